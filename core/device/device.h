@@ -1,0 +1,125 @@
+/* A device: one PJRT client and one of its devices, with exact byte accounting.
+ *
+ * Nothing here knows traces or programs. Errors of PJRT calls come back with the call's name in
+ * front. A device is created once and lives until the process ends (plugins are never unloaded).
+ */
+#ifndef TPU_DEVICE_DEVICE_H_
+#define TPU_DEVICE_DEVICE_H_
+
+#include "base/status.h"
+#include "types/meta.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tpu_device_t tpu_device_t;
+typedef struct tpu_buffer_t tpu_buffer_t;  // one device buffer, reference counted
+
+typedef enum tpu_platform_kind_t {
+  TPU_PLATFORM_CPU,
+  TPU_PLATFORM_TPU,
+  TPU_PLATFORM_CUDA,
+} tpu_platform_kind_t;
+
+/* Facts of a platform that other folders decide by. */
+typedef struct tpu_platform_t {
+  tpu_platform_kind_t kind;
+  const char* name;             // "cpu", "tpu", "cuda"
+  int32_t program_ops;          // most ops in one program (partition/)
+  bool host_addressable;        // buffers can be read through a pointer
+  bool fast_compile_small;      // small programs have a cheaper compile mode (compile/)
+} tpu_platform_t;
+
+typedef struct tpu_device_options_t {
+  const char* plugin_path;      // a PJRT plugin; must not be NULL (discovery is the caller's work)
+  tpu_platform_kind_t platform; // what the plugin is for
+  int threads;                  // CPU: pool threads, 0 = plugin's default
+  int64_t memory_limit;         // CPU: bytes the device pretends to have, 0 = physical memory
+} tpu_device_options_t;
+
+/* Loads the plugin, makes a client and takes its first device. Errors name the path: file missing
+ * (NOT_FOUND), not a library or no GetPjrtApi (INVALID_ARGUMENT), API too old or other major
+ * version (FAILED_PRECONDITION), no device (NOT_FOUND). */
+TPU_MUST_USE tpu_status_t tpu_device_create(const tpu_device_options_t* options,
+                                            tpu_device_t** out_device);
+/* For tests and tools; all buffers and executables of the device must be gone. */
+void tpu_device_destroy(tpu_device_t* device);
+
+const tpu_platform_t* tpu_device_platform(const tpu_device_t* device);
+/* "TPU v5 lite", or "TPU (cpu host: <model>)": always starts with TPU; for the CPU platform it
+ * contains "cpu". */
+const char* tpu_device_name(const tpu_device_t* device);
+/* PJRT platform name, its version text and "major.minor" of the API; goes into cache keys. */
+const char* tpu_device_plugin_version(const tpu_device_t* device);
+
+typedef struct tpu_memory_stats_t {
+  int64_t bytes_in_use;   // live buffers
+  int64_t bytes_peak;
+  int64_t bytes_limit;
+  int64_t bytes_total;    // ever allocated
+  int64_t buffers_in_use;
+  int64_t buffers_peak;
+  int64_t buffers_total;
+} tpu_memory_stats_t;
+void tpu_device_memory_stats(const tpu_device_t* device, tpu_memory_stats_t* out_stats);
+void tpu_device_memory_reset_peak(tpu_device_t* device);
+
+/* Buffer from dense row-major host memory, always copied before this returns. `meta` gives dtype
+ * and sizes; strides are ignored. */
+TPU_MUST_USE tpu_status_t tpu_buffer_from_host(tpu_device_t* device, const void* data,
+                                               tpu_dtype_t dtype, int rank, const int64_t* sizes,
+                                               tpu_buffer_t** out_buffer);
+
+/* Waits for the buffer and copies `size` bytes, starting at byte `offset` of its dense row-major
+ * content, to `dst`. On host-addressable platforms this is a memcpy. */
+TPU_MUST_USE tpu_status_t tpu_buffer_read(tpu_buffer_t* buffer, int64_t offset, void* dst,
+                                          int64_t size);
+
+/* Waits until the content is there; returns the error of the program that made it. */
+TPU_MUST_USE tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer);
+
+/* Host pointer to the content on host-addressable platforms (after an await); else
+ * TPU_UNIMPLEMENTED. Valid while a reference to the buffer is held. */
+TPU_MUST_USE tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** out_pointer);
+
+int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer);
+void tpu_buffer_retain(tpu_buffer_t* buffer);
+void tpu_buffer_release(tpu_buffer_t* buffer);
+
+/* A compiled program on a device. */
+typedef struct tpu_executable_t tpu_executable_t;
+
+/* Compiles StableHLO text with serialized CompileOptionsProto bytes. */
+TPU_MUST_USE tpu_status_t tpu_executable_compile(tpu_device_t* device, const char* text,
+                                                 size_t text_size, const void* options,
+                                                 size_t options_size,
+                                                 tpu_executable_t** out_executable);
+/* The plugin's own serialized form; free `*out_bytes` with tpu_free. */
+TPU_MUST_USE tpu_status_t tpu_executable_serialize(tpu_executable_t* executable, void** out_bytes,
+                                                   size_t* out_size);
+TPU_MUST_USE tpu_status_t tpu_executable_deserialize(tpu_device_t* device, const void* bytes,
+                                                     size_t size, const void* options,
+                                                     size_t options_size,
+                                                     tpu_executable_t** out_executable);
+int tpu_executable_output_count(const tpu_executable_t* executable);
+void tpu_executable_retain(tpu_executable_t* executable);
+void tpu_executable_release(tpu_executable_t* executable);
+
+/* Runs a program. `inputs[i]` is borrowed. `donated[i]` says that the caller gives the content of
+ * input i away: allowed only when the program marks that argument as aliased or donor; arguments it
+ * marks but the caller keeps are passed as non-donatable. A donated buffer's content is gone after
+ * success; releasing it stays the caller's work. `out_outputs` holds output_count entries, each a
+ * new reference on success and all NULL on failure. `output_bytes[i]` is what output i counts in
+ * the byte accounting (dense bytes of its shape). `donatable[i]`: the program may alias argument i
+ * (donated[i] implies donatable[i]). */
+TPU_MUST_USE tpu_status_t tpu_executable_run(tpu_executable_t* executable, int input_count,
+                                             tpu_buffer_t* const* inputs, const uint8_t* donatable,
+                                             const uint8_t* donated, const int64_t* output_bytes,
+                                             tpu_buffer_t** out_outputs);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TPU_DEVICE_DEVICE_H_

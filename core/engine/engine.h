@@ -1,0 +1,157 @@
+/* The engine: the only place that knows the order record -> flush -> partition -> lower -> compile ->
+ * launch. This is the API that the shim uses.
+ *
+ * A storage (tpu_storage_t) stands behind one c10::StorageImpl. It holds a reference to its current
+ * value; in-place operations rebind it to a new value. Values are immutable and internal to core/.
+ *
+ * All functions are thread-safe; one lock orders recording. The engine never calls back into its user
+ * while it holds that lock.
+ */
+#ifndef TPU_ENGINE_ENGINE_H_
+#define TPU_ENGINE_ENGINE_H_
+
+#include "compile/compile.h"
+#include "device/device.h"
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "types/meta.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tpu_engine_t tpu_engine_t;
+typedef struct tpu_storage_t tpu_storage_t;
+
+typedef enum tpu_eager_mode_t {
+  TPU_MODE_DEBUG,   // flush after each record, wait
+  TPU_MODE_STRICT,  // flush after each record
+  TPU_MODE_FUSED,   // record until something is needed
+} tpu_eager_mode_t;
+
+/* Finds a plugin (options may be NULL: environment and discovery decide; `default_cpu_plugin` is the
+ * path of the CPU plugin that the Python package found, may be NULL) and makes the engine. */
+TPU_MUST_USE tpu_status_t tpu_engine_create(const tpu_device_options_t* options,
+                                            tpu_engine_t** out_engine);
+void tpu_engine_destroy(tpu_engine_t* engine);
+tpu_device_t* tpu_engine_device(tpu_engine_t* engine);
+
+tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine);
+/* Flushes first, so that nothing recorded under one policy runs under another. */
+TPU_MUST_USE tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode);
+
+/* --- storages --- */
+
+/* A storage of `nbytes` bytes without content: reading it gives zeros. One reference. */
+TPU_MUST_USE tpu_status_t tpu_storage_create(tpu_engine_t* engine, int64_t nbytes,
+                                             tpu_storage_t** out_storage);
+void tpu_storage_retain(tpu_storage_t* storage);
+void tpu_storage_release(tpu_storage_t* storage);
+/* A unique fake address: [address, address + nbytes) belongs to this storage alone and is never
+ * readable. NULL for 0 bytes. Changes when the storage grows. */
+void* tpu_storage_address(const tpu_storage_t* storage);
+int64_t tpu_storage_nbytes(const tpu_storage_t* storage);
+/* The live storage whose range contains `address`, retained; NULL if none. */
+tpu_storage_t* tpu_storage_find(tpu_engine_t* engine, const void* address);
+/* Grows or shrinks; the common prefix of the content is kept. */
+TPU_MUST_USE tpu_status_t tpu_storage_resize(tpu_storage_t* storage, int64_t nbytes);
+
+/* --- operands --- */
+
+typedef enum tpu_operand_kind_t {
+  TPU_OPERAND_NONE,    // an optional argument that was not given
+  TPU_OPERAND_TENSOR,  // a view of a storage
+  TPU_OPERAND_SCALAR,  // a number held by the host
+} tpu_operand_kind_t;
+
+typedef struct tpu_operand_t {
+  uint8_t kind;
+  uint8_t wrapped;        // SCALAR: a Python number (weak in promotion), not a 0-d CPU tensor
+  uint8_t scalar_dtype;   // SCALAR: tpu_dtype_t of the number; floats travel as double, others int64
+  tpu_meta_id_t view;     // TENSOR: dtype, sizes and strides of the tensor
+  int64_t offset;         // TENSOR: storage offset in elements of the tensor's dtype
+  union {
+    tpu_storage_t* storage;  // borrowed
+    double number_double;
+    int64_t number_int;
+  };
+} tpu_operand_t;
+
+/* Id for a tensor on this storage: compares with the storage's current layout before it hashes. */
+TPU_MUST_USE tpu_status_t tpu_storage_view(const tpu_storage_t* storage, tpu_dtype_t dtype, int rank,
+                                           const int64_t* sizes, const int64_t* strides,
+                                           tpu_meta_id_t* out_view);
+
+/* --- recording --- */
+
+/* Where output k of a call goes. */
+typedef struct tpu_result_t {
+  tpu_storage_t* storage;  // in: NULL makes a new storage (out: one reference for the caller);
+                           // else an existing one (borrowed) that the result is written to
+  tpu_meta_id_t meta;      // functional: filled from the memo unless the caller sets it.
+                           // written: the destination tensor's view
+  int64_t offset;          // written: the destination tensor's offset
+} tpu_result_t;
+
+/* How results relate to arguments; part of the signature. */
+typedef enum tpu_call_variant_t {
+  TPU_CALL_FUNCTIONAL,  // all results are new storages
+  TPU_CALL_IN_PLACE,    // result 0 is written to operand 0's tensor (or to `results[0]`)
+  TPU_CALL_OUT,         // results are written to out= arguments
+} tpu_call_variant_t;
+
+typedef struct tpu_call_t {
+  tpu_op_t op;
+  tpu_call_variant_t variant;
+  tpu_attrs_id_t attrs;
+  int operand_count;
+  const tpu_operand_t* operands;
+  int result_count;
+  tpu_result_t* results;
+  tpu_dtype_t compute_dtype;  // from the memo, or set by the caller together with the result metas
+  bool has_metas;             // the caller filled result metas (and compute dtype) itself
+} tpu_call_t;
+
+/* Records a call. When `has_metas` is false and the signature (op, variant, attrs, operand metadata)
+ * is not known yet, records nothing and sets `*out_unknown`: the caller then asks PyTorch, sets the
+ * metas and `has_metas`, and calls again, which also teaches the memo. On success new storages are
+ * in `results`. A written result whose dtype differs from the destination is converted. */
+TPU_MUST_USE tpu_status_t tpu_engine_record(tpu_engine_t* engine, tpu_call_t* call,
+                                            bool* out_unknown);
+
+/* --- flushing, reading, writing --- */
+
+/* Launches everything recorded. With `wait`, also waits for it and reports its error. */
+TPU_MUST_USE tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait);
+
+/* Copies a tensor to host memory as dense row-major elements of its dtype (flushes, waits). */
+TPU_MUST_USE tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor,
+                                          void* dst, int64_t size);
+/* Writes dense row-major host elements to a tensor. */
+TPU_MUST_USE tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage,
+                                           tpu_meta_id_t view, int64_t offset, const void* src,
+                                           int64_t size);
+
+/* --- numbers --- */
+
+typedef struct tpu_engine_stats_t {
+  int64_t records;          // ops recorded
+  int64_t predicted;        // of these, matched by prediction
+  int64_t flushes;          // windows launched
+  int64_t window_hits;      // of these, already planned
+  int64_t window_plans;     // planned anew
+  int64_t launches;         // programs executed
+} tpu_engine_stats_t;
+void tpu_engine_stats(const tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
+
+void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats);
+void tpu_engine_reset_stats(tpu_engine_t* engine);
+
+/* Forgets window plans and compiled programs in memory (not on disk). */
+void tpu_engine_clear_cache(tpu_engine_t* engine);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TPU_ENGINE_ENGINE_H_

@@ -1,0 +1,114 @@
+/* A trace: a window of records in program order, as flat words.
+ *
+ * Two windows with equal words (and equal metadata of external values) are the same program up to
+ * the numbers in their slots, so verifying a prediction is one memcmp.
+ *
+ * A record is
+ *   word 0   op | result_count << 16
+ *   word 1   operand_count | compute_dtype << 16 | variant << 24
+ *   word 2   attrs id
+ *   then 2 words per operand: reference, view metadata id
+ *   then 1 word per result: metadata id
+ *
+ * References (kind in the top bits, see tpu_ref_kind):
+ *   WINDOW    number of a value made in this window (values are numbered in record order)
+ *   EXTERNAL  index into the window's external values, in order of first use
+ *   SCALAR    dtype of a host number; its bits are the next slot
+ *   NONE      an operand that was not given
+ * A WINDOW or EXTERNAL operand whose view is not the value's own metadata reads through a view, and
+ * its storage offset is the next slot (in elements of the view's dtype).
+ */
+#ifndef TPU_TRACE_TRACE_H_
+#define TPU_TRACE_TRACE_H_
+
+#include "ops/attrs.h"
+#include "ops/ops.h"
+#include "types/meta.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tpu_ref_kind_t {
+  TPU_REF_WINDOW = 0,
+  TPU_REF_EXTERNAL = 1,
+  TPU_REF_SCALAR = 2,
+  TPU_REF_NONE = 3,
+} tpu_ref_kind_t;
+
+#define TPU_REF_KIND_SHIFT 30
+#define TPU_REF_VIEW_BIT (1u << 29)  // reads through a view: one slot with the offset
+#define TPU_REF_INDEX_MASK ((1u << 29) - 1)
+
+static inline tpu_ref_kind_t tpu_ref_kind(uint32_t ref) {
+  return (tpu_ref_kind_t)(ref >> TPU_REF_KIND_SHIFT);
+}
+static inline uint32_t tpu_ref_index(uint32_t ref) { return ref & TPU_REF_INDEX_MASK; }
+static inline uint32_t tpu_ref_make(tpu_ref_kind_t kind, uint32_t index) {
+  return ((uint32_t)kind << TPU_REF_KIND_SHIFT) | index;
+}
+/* True when this operand consumes a slot. */
+static inline bool tpu_ref_has_slot(uint32_t ref) {
+  return tpu_ref_kind(ref) == TPU_REF_SCALAR || (ref & TPU_REF_VIEW_BIT) != 0;
+}
+
+/* A slot: one number that belongs to a record but not to its identity. */
+typedef union tpu_slot_t {
+  double as_double;   // SCALAR of a float dtype
+  int64_t as_int;     // SCALAR of other dtypes; view offsets
+  uint64_t bits;
+} tpu_slot_t;
+
+/* One record, decoded. Pointers point into the window's words. */
+typedef struct tpu_record_t {
+  tpu_op_t op;
+  int operand_count;
+  int result_count;
+  tpu_dtype_t compute_dtype;  // INVALID when the op does not promote
+  uint8_t variant;            // tpu_call_variant_t
+  tpu_attrs_id_t attrs;
+  const uint32_t* operands;   // 2 words each
+  const uint32_t* results;    // metadata ids
+  uint32_t first_value;       // window number of result 0
+  uint32_t first_slot;        // index of the record's first slot in the window's slots
+} tpu_record_t;
+
+static inline uint32_t tpu_record_ref(const tpu_record_t* r, int k) { return r->operands[2 * k]; }
+static inline tpu_meta_id_t tpu_record_view(const tpu_record_t* r, int k) {
+  return r->operands[2 * k + 1];
+}
+
+/* A window's structure: what a plan is made from. All arrays are borrowed. */
+typedef struct tpu_window_t {
+  const uint32_t* words;
+  uint32_t word_count;
+  const uint32_t* record_words;   // [record_count] index of each record's word 0
+  const uint32_t* record_values;  // [record_count] first_value of each record
+  const uint32_t* record_slots;   // [record_count] first_slot of each record
+  uint32_t record_count;
+  const tpu_meta_id_t* value_metas;     // [value_count] metadata of each value
+  const uint32_t* value_records;        // [value_count] record that makes it
+  uint32_t value_count;
+  const tpu_meta_id_t* external_metas;  // [external_count]
+  uint32_t external_count;
+  const tpu_slot_t* slots;
+  uint32_t slot_count;
+} tpu_window_t;
+
+/* Decodes record `index`. */
+void tpu_window_record(const tpu_window_t* window, uint32_t index, tpu_record_t* out_record);
+
+/* Metadata of the value behind a WINDOW or EXTERNAL reference; 0 for others. */
+static inline tpu_meta_id_t tpu_window_ref_meta(const tpu_window_t* window, uint32_t ref) {
+  switch (tpu_ref_kind(ref)) {
+    case TPU_REF_WINDOW: return window->value_metas[tpu_ref_index(ref)];
+    case TPU_REF_EXTERNAL: return window->external_metas[tpu_ref_index(ref)];
+    default: return 0;
+  }
+}
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TPU_TRACE_TRACE_H_
