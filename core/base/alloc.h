@@ -24,8 +24,14 @@ TPU_MUST_USE tpu_status_t tpu_grow(void** inout_data, size_t* inout_capacity, si
 
 void tpu_free(void* pointer);
 
+/* Not zeroed, and NULL when out of memory or for 0 bytes. Only for status.c, which cannot report a
+ * failure through a status; everybody else uses tpu_calloc. */
+void* tpui_alloc(size_t bytes);
+
 /* Test hook: the n-th allocation from now fails once (1 = the next); 0 switches it off. */
 void tpu_alloc_fail_at(int64_t n);
+/* True while the failure of tpu_alloc_fail_at is still to come: fewer allocations were made. */
+bool tpu_alloc_fail_pending(void);
 /* Allocations made minus frees since the process began. For leak checks in tests. */
 int64_t tpu_alloc_live_count(void);
 /* Allocations made since the process began. */

@@ -29,8 +29,7 @@ typedef enum tpu_eager_mode_t {
   TPU_MODE_FUSED,   // record until something is needed
 } tpu_eager_mode_t;
 
-/* Finds a plugin (options may be NULL: environment and discovery decide; `default_cpu_plugin` is the
- * path of the CPU plugin that the Python package found, may be NULL) and makes the engine. */
+/* Loads the plugin and makes the engine. Modes and limits come from the environment table. */
 TPU_MUST_USE tpu_status_t tpu_engine_create(const tpu_device_options_t* options,
                                             tpu_engine_t** out_engine);
 void tpu_engine_destroy(tpu_engine_t* engine);
@@ -110,6 +109,7 @@ typedef struct tpu_call_t {
   tpu_result_t* results;
   tpu_dtype_t compute_dtype;  // from the memo, or set by the caller together with the result metas
   bool has_metas;             // the caller filled result metas (and compute dtype) itself
+  bool teach;                 // the engine's: set with *out_unknown, so that the second try is learnt
 } tpu_call_t;
 
 /* Records a call. When `has_metas` is false and the signature (op, variant, attrs, operand metadata)

@@ -1,0 +1,94 @@
+/* What the files of core/compile/ share. Other folders use compile.h. */
+#ifndef TPU_COMPILE_COMPILE_INTERNAL_H_
+#define TPU_COMPILE_COMPILE_INTERNAL_H_
+
+#include "base/hash.h"
+#include "base/strbuf.h"
+#include "base/thread.h"
+#include "compile/compile.h"
+
+/* --- options.c: the CompileOptionsProto --- */
+
+/* Appends the serialized options for one device. Rows of the override table whose bit is set in
+ * `refused` are left out. */
+void tpui_options_encode(const tpu_platform_t* platform, bool small, uint32_t refused,
+                         tpu_strbuf_t* out_bytes);
+
+/* Bit of the override that this compiler error complains about, 0 if it is about something else. */
+uint32_t tpui_options_refused(const char* error_text);
+
+/* --- key.c --- */
+
+/* A key is a digest over named parts; with TORCH_TPU_LOG=cache each part's own digest is printed. */
+typedef struct tpui_key_t {
+  tpu_digest_state_t state;
+} tpui_key_t;
+
+void tpui_key_begin(tpui_key_t* key);
+void tpui_key_add(tpui_key_t* key, const char* name, const void* data, size_t size);
+tpu_digest_t tpui_key_end(const tpui_key_t* key);  // `key` may be extended further
+
+/* The parts that do not depend on the program. */
+void tpui_key_add_machine(tpui_key_t* key, const tpu_device_t* device);
+
+/* --- memory.c: executables by digest --- */
+
+typedef struct tpui_memory_entry_t tpui_memory_entry_t;
+
+typedef struct tpui_memory_cache_t {
+  tpu_mutex_t mutex;  // guards the rest
+  pthread_cond_t changed;
+  tpui_memory_entry_t** slots;  // chains, slot_count is a power of two
+  size_t slot_count;
+  size_t entry_count;
+} tpui_memory_cache_t;
+
+TPU_MUST_USE tpu_status_t tpui_memory_create(tpui_memory_cache_t* cache);
+void tpui_memory_destroy(tpui_memory_cache_t* cache);  // accepts a zeroed cache
+void tpui_memory_clear(tpui_memory_cache_t* cache);
+
+/* Looks a key up. Exactly one of the two out-parameters is set on success: a new reference to the
+ * executable (also after waiting for another thread that makes it), or an entry that the caller must
+ * finish. A failure of the other thread is returned to all that waited for it. */
+TPU_MUST_USE tpu_status_t tpui_memory_find(tpui_memory_cache_t* cache, tpu_digest_t key,
+                                           tpu_executable_t** out_executable,
+                                           tpui_memory_entry_t** out_entry);
+
+/* Ends the making of an entry: keeps its own reference to `executable`, or, when that is NULL,
+ * forgets the entry and hands copies of `status` to the waiting threads. */
+void tpui_memory_finish(tpui_memory_cache_t* cache, tpui_memory_entry_t* entry,
+                        tpu_executable_t* executable, tpu_status_t status);
+
+/* --- disk.c, disk_evict.c: serialized executables in files --- */
+
+typedef struct tpui_disk_cache_t {
+  char* folder;   // owned; NULL: the cache is off
+  int64_t limit;  // bytes
+  tpu_mutex_t mutex;  // guards the rest
+  bool warned;
+  int64_t written;  // bytes since the last look at the whole folder
+  int writes_left;  // writes until the next look
+} tpui_disk_cache_t;
+
+typedef enum tpui_disk_result_t {
+  TPUI_DISK_MISS,
+  TPUI_DISK_HIT,
+  TPUI_DISK_REJECT,  // the file was broken and has been deleted
+} tpui_disk_result_t;
+
+/* Reads TORCH_TPU_CACHE, _DIR and _SIZE. */
+TPU_MUST_USE tpu_status_t tpui_disk_create(tpui_disk_cache_t* cache);
+void tpui_disk_destroy(tpui_disk_cache_t* cache);
+/* On a hit `*out_bytes` is to be freed with tpu_free. */
+tpui_disk_result_t tpui_disk_read(tpui_disk_cache_t* cache, tpu_digest_t key, void** out_bytes,
+                                  size_t* out_size);
+/* True when the file was written. A failure is reported on stderr once per cache. */
+bool tpui_disk_write(tpui_disk_cache_t* cache, tpu_digest_t key, const void* bytes, size_t size);
+/* Deletes a file whose content the plugin refused. */
+void tpui_disk_remove(tpui_disk_cache_t* cache, tpu_digest_t key);
+
+/* Deletes the files used longest ago until `folder` holds at most `limit` bytes, with some room to
+ * spare. Safe while other processes read, write and delete. */
+TPU_MUST_USE tpu_status_t tpui_disk_evict(const char* folder, int64_t limit);
+
+#endif  // TPU_COMPILE_COMPILE_INTERNAL_H_

@@ -1,0 +1,56 @@
+/* What the files of core/device/ share. Other folders use device.h. */
+#ifndef TPU_DEVICE_DEVICE_INTERNAL_H_
+#define TPU_DEVICE_DEVICE_INTERNAL_H_
+
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "device/device.h"
+#include "pjrt/plugin.h"
+
+struct tpu_device_t {
+  const tpui_plugin_t* plugin;
+  const tpu_platform_t* platform;
+  pjrt_client_t* client;  // owned
+  pjrt_device_t* device;  // lives as long as the client
+  char* name;             // owned
+  char* version;          // owned
+  bool enforce_limit;     // the limit was asked for, so exceeding it is our error to report
+
+  tpu_mutex_t mutex;           // guards the rest
+  tpu_memory_stats_t stats;
+  tpu_buffer_t* free_buffers;  // released tpu_buffer_t, kept for the next output
+};
+
+struct tpu_buffer_t {
+  atomic_int references;
+  atomic_bool ready;         // an await succeeded
+  tpu_device_t* device;
+  pjrt_buffer_t* pjrt;       // owned; NULL once donated
+  int64_t bytes;             // what the accounting holds for it
+  _Atomic(void*) host;       // cached UnsafePointer
+  tpu_buffer_t* next_free;
+};
+
+/* Platform facts for a kind; NULL for an unknown one. */
+const tpu_platform_t* tpui_platform(tpu_platform_kind_t kind);
+/* Model name of the host CPU from /proc/cpuinfo; "unknown" when it cannot be read. */
+void tpui_platform_cpu_model(char* out_text, size_t size);
+/* Physical memory in bytes, or the control group's limit when that is lower; 0 if unknown. */
+int64_t tpui_platform_host_memory(void);
+
+/* Takes `count` buffer objects without content and books `bytes[i]` for each; `freed` bytes will be
+ * given back by donation. All or nothing. Fails with TPU_RESOURCE_EXHAUSTED over the limit. */
+TPU_MUST_USE tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count,
+                                               const int64_t* bytes, int64_t freed,
+                                               tpu_buffer_t** out_buffers);
+/* Undoes a reserve whose buffers got no content; sets the entries to NULL. */
+void tpui_buffers_cancel(tpu_device_t* device, int count, tpu_buffer_t** buffers, int64_t freed);
+
+/* Destroys the content of a donated buffer, whose bytes the reserve has taken off already. */
+void tpui_buffer_drop_donated(tpu_buffer_t* buffer);
+
+/* The plugin's error text of a failed destroy has no caller to go to: it is logged. */
+void tpui_log_failed_destroy(tpu_status_t status);
+
+#endif  // TPU_DEVICE_DEVICE_INTERNAL_H_

@@ -1,0 +1,332 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/device_internal.h"
+
+/* Up to this many inputs and outputs a run needs no memory besides the stack. */
+enum { SMALL_RUN = 64 };
+
+/* Arrays that one run hands to the plugin. */
+typedef struct run_space_t {
+  pjrt_buffer_t** inputs;
+  pjrt_buffer_t** outputs;
+  int64_t* kept;  // indices of arguments that must not be donated
+} run_space_t;
+
+/* Space for a larger run. An executable keeps one; a second concurrent run makes its own. */
+typedef struct run_block_t {
+  size_t inputs, outputs;  // capacities
+  run_space_t space;
+  int64_t words[];
+} run_block_t;
+
+struct tpu_executable_t {
+  atomic_int references;
+  tpu_device_t* device;
+  pjrt_loaded_executable_t* loaded;  // owned
+  pjrt_executable_t* executable;     // owned
+  int output_count;
+  int64_t* output_bytes;  // owned; -1 where the dtype is not in our table
+  _Atomic(run_block_t*) block;
+};
+
+/* --- making --- */
+
+static tpu_status_t check_program(const tpu_device_t* device, const void* bytes, size_t size,
+                                  const char* what) {
+  if (device == NULL) return tpu_status_make(TPU_INVALID_ARGUMENT, "device is NULL");
+  if (bytes == NULL || size == 0) return tpu_status_make(TPU_INVALID_ARGUMENT, "empty %s", what);
+  return NULL;
+}
+
+/* Bytes of each output, so that a run can compare them with what the caller books. */
+static tpu_status_t read_outputs(tpu_executable_t* executable) {
+  const tpui_plugin_t* plugin = executable->device->plugin;
+  pjrt_executable_num_outputs_args_t number = {.executable = executable->executable};
+  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Executable_NumOutputs, &number));
+  pjrt_executable_output_element_types_args_t types = {.executable = executable->executable};
+  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Executable_OutputElementTypes, &types));
+  pjrt_executable_output_dimensions_args_t dims = {.executable = executable->executable};
+  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Executable_OutputDimensions, &dims));
+  if (number.num_outputs > INT32_MAX || types.num_output_types != number.num_outputs ||
+      dims.num_outputs != number.num_outputs) {
+    return tpu_status_make(TPU_INTERNAL, "the plugin reports %zu outputs, %zu types, %zu shapes",
+                           number.num_outputs, types.num_output_types, dims.num_outputs);
+  }
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(number.num_outputs, sizeof(int64_t), &memory));
+  executable->output_bytes = memory;
+  executable->output_count = (int)number.num_outputs;
+  const int64_t* sizes = dims.dims;
+  for (size_t i = 0; i < number.num_outputs; ++i) {
+    tpu_dtype_t dtype = tpu_dtype_from_pjrt(types.output_types[i]);
+    int64_t bytes = dtype == TPU_DTYPE_INVALID ? -1 : (int64_t)tpu_dtype_bytes(dtype);
+    for (size_t d = 0; d < dims.dim_sizes[i]; ++d) bytes = bytes < 0 ? -1 : bytes * sizes[d];
+    sizes += dims.dim_sizes[i];
+    executable->output_bytes[i] = bytes;
+  }
+  return NULL;
+}
+
+static tpu_status_t fill_executable(tpu_executable_t* executable) {
+  const tpui_plugin_t* plugin = executable->device->plugin;
+  pjrt_loaded_executable_get_executable_args_t args = {.loaded_executable = executable->loaded};
+  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, LoadedExecutable_GetExecutable, &args));
+  executable->executable = args.executable;
+  return read_outputs(executable);
+}
+
+static void destroy_executable(tpu_executable_t* executable) {
+  const tpui_plugin_t* plugin = executable->device->plugin;
+  if (executable->executable != NULL) {
+    pjrt_executable_destroy_args_t args = {.executable = executable->executable};
+    tpui_log_failed_destroy(tpui_pjrt(plugin, Executable_Destroy, &args));
+  }
+  if (executable->loaded != NULL) {
+    pjrt_loaded_executable_destroy_args_t args = {.executable = executable->loaded};
+    tpui_log_failed_destroy(tpui_pjrt(plugin, LoadedExecutable_Destroy, &args));
+  }
+  tpu_free(atomic_load_explicit(&executable->block, memory_order_acquire));
+  tpu_free(executable->output_bytes);
+  tpu_free(executable);
+}
+
+/* An executable object with one reference and nothing in it. Made before the plugin is asked, so that
+ * what the plugin returns always has an owner. */
+static tpu_status_t make_object(tpu_device_t* device, tpu_executable_t** out_executable) {
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpu_executable_t), &memory));
+  *out_executable = memory;
+  atomic_init(&(*out_executable)->references, 1);
+  (*out_executable)->device = device;
+  return NULL;
+}
+
+/* Ends a create: hands the object out, or destroys it. */
+static tpu_status_t finish(tpu_status_t status, tpu_executable_t* executable,
+                           tpu_executable_t** out_executable) {
+  if (status == NULL) status = fill_executable(executable);
+  if (status != NULL) {
+    destroy_executable(executable);
+    return status;
+  }
+  *out_executable = executable;
+  return NULL;
+}
+
+tpu_status_t tpu_executable_compile(tpu_device_t* device, const char* text, size_t text_size,
+                                    const void* options, size_t options_size,
+                                    tpu_executable_t** out_executable) {
+  *out_executable = NULL;
+  TPU_RETURN_IF_ERROR(check_program(device, text, text_size, "program text"));
+  /* The CPU plugin aborts the process on empty options. */
+  TPU_RETURN_IF_ERROR(check_program(device, options, options_size, "compile options"));
+  tpu_executable_t* executable = NULL;
+  TPU_RETURN_IF_ERROR(make_object(device, &executable));
+  pjrt_program_t program = {
+      .struct_size = PJRT_SIZE_program,
+      .code = text,
+      .code_size = text_size,
+      .format = "mlir",
+      .format_size = 4,
+  };
+  pjrt_client_compile_args_t args = {
+      .client = device->client,
+      .program = &program,
+      .compile_options = options,
+      .compile_options_size = options_size,
+  };
+  tpu_status_t status = tpui_pjrt(device->plugin, Client_Compile, &args);
+  executable->loaded = args.executable;
+  return finish(status, executable, out_executable);
+}
+
+tpu_status_t tpu_executable_deserialize(tpu_device_t* device, const void* bytes, size_t size,
+                                        const void* options, size_t options_size,
+                                        tpu_executable_t** out_executable) {
+  *out_executable = NULL;
+  TPU_RETURN_IF_ERROR(check_program(device, bytes, size, "serialized program"));
+  tpu_executable_t* executable = NULL;
+  TPU_RETURN_IF_ERROR(make_object(device, &executable));
+  pjrt_executable_deserialize_and_load_args_t args = {
+      .client = device->client,
+      .serialized_executable = bytes,
+      .serialized_executable_size = size,
+      .overridden_serialized_compile_options = options,
+      .overridden_serialized_compile_options_size = options != NULL ? options_size : 0,
+  };
+  tpu_status_t status = tpui_pjrt(device->plugin, Executable_DeserializeAndLoad, &args);
+  executable->loaded = args.loaded_executable;
+  return finish(status, executable, out_executable);
+}
+
+tpu_status_t tpu_executable_serialize(tpu_executable_t* executable, void** out_bytes,
+                                      size_t* out_size) {
+  *out_bytes = NULL;
+  *out_size = 0;
+  pjrt_executable_serialize_args_t args = {.executable = executable->executable};
+  TPU_RETURN_IF_ERROR(tpui_pjrt(executable->device->plugin, Executable_Serialize, &args));
+  tpu_status_t status = tpu_calloc(args.serialized_bytes_size, 1, out_bytes);
+  if (status == NULL && *out_bytes != NULL) {
+    memcpy(*out_bytes, args.serialized_bytes, args.serialized_bytes_size);
+    *out_size = args.serialized_bytes_size;
+  }
+  args.serialized_executable_deleter(args.serialized_executable);
+  return status;
+}
+
+int tpu_executable_output_count(const tpu_executable_t* executable) {
+  return executable->output_count;
+}
+
+void tpu_executable_retain(tpu_executable_t* executable) {
+  atomic_fetch_add_explicit(&executable->references, 1, memory_order_relaxed);
+}
+
+void tpu_executable_release(tpu_executable_t* executable) {
+  if (executable == NULL) return;
+  if (atomic_fetch_sub_explicit(&executable->references, 1, memory_order_acq_rel) != 1) return;
+  destroy_executable(executable);
+}
+
+/* --- running --- */
+
+static tpu_status_t acquire_block(tpu_executable_t* executable, size_t inputs, size_t outputs,
+                                  run_block_t** out_block) {
+  run_block_t* block = atomic_exchange_explicit(&executable->block, NULL, memory_order_acquire);
+  if (block != NULL && block->inputs >= inputs && block->outputs >= outputs) {
+    *out_block = block;
+    return NULL;
+  }
+  tpu_free(block);
+  _Static_assert(sizeof(pjrt_buffer_t*) <= sizeof(int64_t), "a pointer fits into a word");
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(
+      tpu_calloc(1, sizeof(run_block_t) + (2 * inputs + outputs) * sizeof(int64_t), &memory));
+  block = memory;
+  block->inputs = inputs;
+  block->outputs = outputs;
+  block->space.kept = block->words;
+  block->space.inputs = (pjrt_buffer_t**)(block->words + inputs);
+  block->space.outputs = block->space.inputs + inputs;
+  *out_block = block;
+  return NULL;
+}
+
+static void give_back_block(tpu_executable_t* executable, run_block_t* block) {
+  tpu_free(atomic_exchange_explicit(&executable->block, block, memory_order_acq_rel));
+}
+
+/* Fills the argument array. The plugin crashes on NULL and reads freed memory after a donation, so
+ * both are refused here. */
+static tpu_status_t bind_inputs(const tpu_executable_t* executable, int count,
+                                tpu_buffer_t* const* inputs, const uint8_t* donatable,
+                                const uint8_t* donated, run_space_t* space, size_t* out_kept,
+                                int64_t* out_freed) {
+  size_t kept = 0;
+  int64_t freed = 0;
+  for (int i = 0; i < count; ++i) {
+    const tpu_buffer_t* buffer = inputs[i];
+    if (TPU_UNLIKELY(buffer == NULL || buffer->pjrt == NULL ||
+                     buffer->device != executable->device)) {
+      return tpu_status_make(TPU_INVALID_ARGUMENT, "program argument %d %s", i,
+                             buffer == NULL         ? "is NULL"
+                             : buffer->pjrt == NULL ? "was donated before"
+                                                    : "is on another device");
+    }
+    space->inputs[i] = buffer->pjrt;
+    bool gives = donated != NULL && donated[i] != 0;
+    bool may = donatable != NULL && donatable[i] != 0;
+    if (gives && !may) {
+      return tpu_status_make(TPU_INVALID_ARGUMENT,
+                             "argument %d is donated but the program does not take donations of it",
+                             i);
+    }
+    if (gives) freed += buffer->bytes;
+    if (may && !gives) space->kept[kept++] = i;
+  }
+  *out_kept = kept;
+  *out_freed = freed;
+  return NULL;
+}
+
+static tpu_status_t check_outputs(const tpu_executable_t* executable, const int64_t* output_bytes) {
+  for (int i = 0; i < executable->output_count; ++i) {
+    int64_t real = executable->output_bytes[i];
+    if (TPU_UNLIKELY(real >= 0 ? real != output_bytes[i] : output_bytes[i] < 0)) {
+      return tpu_status_make(TPU_INVALID_ARGUMENT,
+                             "output %d has %" PRId64 " bytes, the caller says %" PRId64, i, real,
+                             output_bytes[i]);
+    }
+  }
+  return NULL;
+}
+
+static tpu_status_t execute(tpu_executable_t* executable, int input_count, size_t kept,
+                            const run_space_t* space) {
+  pjrt_execute_options_t options = {
+      .struct_size = PJRT_SIZE_execute_options,
+      .non_donatable_input_indices = space->kept,
+      .num_non_donatable_input_indices = kept,
+  };
+  pjrt_buffer_t* const* argument_list = space->inputs;
+  pjrt_buffer_t** output_list = space->outputs;
+  pjrt_loaded_executable_execute_args_t args = {
+      .executable = executable->loaded,
+      .options = &options,
+      .argument_lists = &argument_list,
+      .num_devices = 1,
+      .num_args = (size_t)input_count,
+      .output_lists = &output_list,
+  };
+  return tpui_pjrt(executable->device->plugin, LoadedExecutable_Execute, &args);
+}
+
+static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
+                           tpu_buffer_t* const* inputs, const uint8_t* donatable,
+                           const uint8_t* donated, const int64_t* output_bytes,
+                           tpu_buffer_t** out_outputs, run_space_t* space) {
+  int output_count = executable->output_count;
+  size_t kept = 0;
+  int64_t freed = 0;
+  TPU_RETURN_IF_ERROR(bind_inputs(executable, input_count, inputs, donatable, donated, space, &kept,
+                                  &freed));
+  TPU_RETURN_IF_ERROR(check_outputs(executable, output_bytes));
+  /* Memory is booked before the run, so that two threads cannot pass the limit together. */
+  TPU_RETURN_IF_ERROR(
+      tpui_buffers_reserve(executable->device, output_count, output_bytes, freed, out_outputs));
+  tpu_status_t status = execute(executable, input_count, kept, space);
+  if (TPU_UNLIKELY(status != NULL)) {
+    tpui_buffers_cancel(executable->device, output_count, out_outputs, freed);
+    return status;
+  }
+  for (int i = 0; i < output_count; ++i) out_outputs[i]->pjrt = space->outputs[i];
+  for (int i = 0; donated != NULL && i < input_count; ++i) {
+    if (donated[i] != 0) tpui_buffer_drop_donated(inputs[i]);
+  }
+  return NULL;
+}
+
+tpu_status_t tpu_executable_run(tpu_executable_t* executable, int input_count,
+                                tpu_buffer_t* const* inputs, const uint8_t* donatable,
+                                const uint8_t* donated, const int64_t* output_bytes,
+                                tpu_buffer_t** out_outputs) {
+  for (int i = 0; i < executable->output_count; ++i) out_outputs[i] = NULL;
+  if (input_count < 0) return tpu_status_make(TPU_INVALID_ARGUMENT, "negative argument count");
+  if (TPU_LIKELY(input_count <= SMALL_RUN && executable->output_count <= SMALL_RUN)) {
+    pjrt_buffer_t* input_array[SMALL_RUN];
+    pjrt_buffer_t* output_array[SMALL_RUN];
+    int64_t kept_array[SMALL_RUN];
+    run_space_t space = {.inputs = input_array, .outputs = output_array, .kept = kept_array};
+    return run_in(executable, input_count, inputs, donatable, donated, output_bytes, out_outputs,
+                  &space);
+  }
+  run_block_t* block = NULL;
+  TPU_RETURN_IF_ERROR(acquire_block(executable, (size_t)input_count,
+                                    (size_t)executable->output_count, &block));
+  tpu_status_t status = run_in(executable, input_count, inputs, donatable, donated, output_bytes,
+                               out_outputs, &block->space);
+  give_back_block(executable, block);
+  return status;
+}

@@ -1,0 +1,118 @@
+#include "engine/engine.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "engine/internal.h"
+
+/* Precedence: TPU_LAUNCH_BLOCKING, then TORCH_TPU_EAGER_MODE when set, then ..._DEFER_AND_FUSE. */
+static tpu_status_t initial_mode(tpu_eager_mode_t* out_mode) {
+  *out_mode = tpu_env_bool(TPU_ENV_DEFER_AND_FUSE) ? TPU_MODE_FUSED : TPU_MODE_STRICT;
+  const char* text = tpu_env_text(TPU_ENV_EAGER_MODE);
+  bool given = strcmp(tpu_env_source(TPU_ENV_EAGER_MODE), "default") != 0;
+  if (given && strcasecmp(text, "debug") == 0) {
+    *out_mode = TPU_MODE_DEBUG;
+  } else if (given && strcasecmp(text, "strict") == 0) {
+    *out_mode = TPU_MODE_STRICT;
+  } else if (given && strcasecmp(text, "fused") == 0) {
+    *out_mode = TPU_MODE_FUSED;
+  } else if (given) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT,
+                           "TORCH_TPU_EAGER_MODE=%s: must be debug, strict or fused", text);
+  }
+  if (tpu_env_bool(TPU_ENV_LAUNCH_BLOCKING)) *out_mode = TPU_MODE_DEBUG;
+  return NULL;
+}
+
+static void choose_limits(tpu_engine_t* e) {
+  int64_t program = tpu_env_int(TPU_ENV_PROGRAM_OPS), window = tpu_env_int(TPU_ENV_WINDOW_OPS);
+  e->partition.max_records =
+      program > 0 ? (uint32_t)program : (uint32_t)tpu_device_platform(e->device)->program_ops;
+  e->partition.min_records = e->partition.max_records / 4;
+  e->window_limit = window > 0 ? (uint32_t)window : 1;
+}
+
+tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t** out_engine) {
+  *out_engine = NULL;
+  tpu_engine_t* e = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(*e), (void**)&e));
+  (void)pthread_mutex_init(&e->lock, NULL);
+  tpu_recorder_init(&e->recorder, &e->pool);
+  tpu_status_t status = initial_mode(&e->mode);
+  if (status == NULL) status = tpu_memo_create(&e->memo);
+  if (status == NULL) status = tpu_address_space_create(&e->addresses);
+  if (status == NULL) status = tpu_device_create(options, &e->device);
+  if (status == NULL) status = tpu_compiler_create(e->device, &e->compiler);
+  if (status != NULL) {
+    tpu_engine_destroy(e);
+    return status;
+  }
+  choose_limits(e);
+  *out_engine = e;
+  return NULL;
+}
+
+void tpu_engine_destroy(tpu_engine_t* e) {
+  if (e == NULL) return;
+  tpu_recorder_free(&e->recorder);
+  tpui_plan_cache_clear(&e->plans);
+  for (size_t i = 0; i < e->undo_count; ++i) tpu_value_release(&e->pool, e->undo[i].old);
+  tpu_value_pool_free(&e->pool);
+  tpu_memo_destroy(e->memo);
+  tpu_address_space_destroy(e->addresses);
+  tpu_compiler_destroy(e->compiler);
+  tpu_device_destroy(e->device);
+  for (size_t i = 0; i < e->storage_slab_count; ++i) tpu_free(e->storage_slabs[i]);
+  tpu_free(e->storage_slabs);
+  tpu_free(e->undo);
+  tpu_free(e->flags);
+  tpu_free(e->buffers);
+  tpu_status_free(e->pending_error);
+  (void)pthread_mutex_destroy(&e->lock);
+  tpu_free(e);
+}
+
+tpu_device_t* tpu_engine_device(tpu_engine_t* engine) { return engine->device; }
+
+tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) { return engine->mode; }
+
+tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
+  if (mode != TPU_MODE_DEBUG && mode != TPU_MODE_STRICT && mode != TPU_MODE_FUSED) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "eager mode %d: must be 0, 1 or 2", (int)mode);
+  }
+  tpu_mutex_lock(&engine->lock);
+  tpu_status_t status = tpui_flush(engine);
+  if (status == NULL) engine->mode = mode;
+  tpu_mutex_unlock(&engine->lock);
+  return status;
+}
+
+void tpu_engine_stats(const tpu_engine_t* engine, tpu_engine_stats_t* out_stats) {
+  tpu_engine_t* e = (tpu_engine_t*)engine;
+  tpu_mutex_lock(&e->lock);
+  *out_stats = e->stats;
+  tpu_mutex_unlock(&e->lock);
+}
+
+void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats) {
+  tpu_compiler_stats(engine->compiler, out_stats);
+}
+
+void tpu_engine_reset_stats(tpu_engine_t* engine) {
+  tpu_mutex_lock(&engine->lock);
+  engine->stats = (tpu_engine_stats_t){0};
+  tpu_mutex_unlock(&engine->lock);
+  tpu_compiler_reset_stats(engine->compiler);
+}
+
+void tpu_engine_clear_cache(tpu_engine_t* engine) {
+  tpu_mutex_lock(&engine->lock);
+  engine->recorder.predicted = NULL;
+  engine->last_plan = NULL;
+  tpui_plan_cache_clear(&engine->plans);
+  tpu_mutex_unlock(&engine->lock);
+  tpu_compiler_clear_memory(engine->compiler);
+}

@@ -1,0 +1,105 @@
+/* The engine's own structures, shared by the files of this folder. Everything belongs to
+ * engine->lock unless a comment says otherwise. Functions here expect the lock to be held.
+ */
+#ifndef TPU_ENGINE_INTERNAL_H_
+#define TPU_ENGINE_INTERNAL_H_
+
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "engine/engine.h"
+#include "engine/plan.h"
+#include "trace/address.h"
+#include "trace/memo.h"
+#include "trace/recorder.h"
+
+#define TPUI_SLAB_STORAGES 256
+
+struct tpu_storage_t {
+  _Atomic int32_t refs;     // any thread
+  tpu_engine_t* engine;
+  tpu_value_t* value;       // NULL: no content yet, reads as zeros
+  int64_t nbytes;
+  void* address;
+  uint64_t serial;          // never reused, unlike the pointer
+  tpu_storage_t* next_free;
+};
+
+/* What a storage held before a record of this window wrote it: the way back if that record fails. */
+typedef struct tpui_undo_t {
+  uint64_t storage;      // serial
+  uint32_t number;       // window number of the value that replaced it
+  tpu_value_t* old;      // READY and retained, or NULL when it was a result of this window ...
+  uint32_t old_number;   // ... with this number
+} tpui_undo_t;
+
+struct tpu_engine_t {
+  tpu_mutex_t lock;
+  tpu_device_t* device;
+  tpu_compiler_t* compiler;
+  tpu_eager_mode_t mode;
+  uint32_t window_limit;
+  tpu_partition_options_t partition;
+
+  tpu_value_pool_t pool;
+  tpu_recorder_t recorder;
+  tpu_memo_t* memo;
+  tpu_address_space_t* addresses;
+  tpu_storage_t* free_storages;
+  tpu_storage_t** storage_slabs;
+  size_t storage_slab_count, storage_slab_capacity;
+  uint64_t next_serial;
+
+  tpui_undo_t* undo;
+  size_t undo_count, undo_capacity;
+
+  tpui_plan_cache_t plans;
+  tpui_plan_t* last_plan;      // whose successor is expected next
+
+  uint8_t* flags;              // scratch of a flush: live values, then dead externals
+  size_t flags_capacity;
+  tpu_buffer_t** buffers;      // scratch of a flush: [value_count], all NULL between flushes
+  size_t buffers_capacity;
+
+  tpu_status_t pending_error;  // of a launch that nobody has been told about
+  tpu_engine_stats_t stats;
+};
+
+/* --- storage.c --- */
+TPU_MUST_USE tpu_status_t tpui_storage_create(tpu_engine_t* engine, int64_t nbytes,
+                                              tpu_storage_t** out_storage);
+/* Makes `value` (taken) the content. When `undoable`, the old content can come back (flush.c). */
+TPU_MUST_USE tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value,
+                                            bool undoable);
+/* Gives the storage a value if it has none: zeros, laid out for `view`. */
+TPU_MUST_USE tpu_status_t tpui_storage_ensure_value(tpu_storage_t* storage, tpu_meta_id_t view);
+/* Metadata of the whole storage as a vector of this dtype (bytes if the size does not divide). */
+TPU_MUST_USE tpu_status_t tpui_storage_flat(const tpu_storage_t* storage, tpu_dtype_t dtype,
+                                            tpu_meta_id_t* out_meta);
+/* True when `view` at `offset` is the whole storage, each element once. */
+bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int64_t offset);
+
+/* --- record.c --- */
+/* Records an internal op with one result. operands[k].storage values must not be needed: operands
+ * are values here. */
+typedef struct tpui_internal_operand_t {
+  tpu_value_t* value;   // NULL: the scalar `number` with `view` as its view word
+  tpu_meta_id_t view;
+  int64_t number;       // offset of the view, or the scalar
+} tpui_internal_operand_t;
+TPU_MUST_USE tpu_status_t tpui_record_internal(tpu_engine_t* engine, tpu_op_t op,
+                                               int operand_count,
+                                               const tpui_internal_operand_t* operands,
+                                               tpu_meta_id_t result, tpu_value_t** out_value);
+/* Writes `value` (taken; sizes of `view`) into the part of the storage that the view names. */
+TPU_MUST_USE tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view,
+                                             int64_t offset, tpu_value_t* value);
+
+/* --- flush.c --- */
+/* Launches the window. Errors go to the values concerned and to engine->pending_error; the status is
+ * for what prevented the flush itself (memory). */
+TPU_MUST_USE tpu_status_t tpui_flush(tpu_engine_t* engine);
+/* Flushes if the mode or the window's size asks for it after a record. */
+TPU_MUST_USE tpu_status_t tpui_flush_if_due(tpu_engine_t* engine);
+
+#endif  // TPU_ENGINE_INTERNAL_H_

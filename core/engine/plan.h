@@ -1,0 +1,73 @@
+/* Plans: what a window became. The plan cache maps a window's structure to its plan; a plan holds
+ * variants, which differ in what the structure does not say: which numbers are fixed in the programs,
+ * and which results leave the window.
+ *
+ * A variant fits a window when all its fixed numbers are equal and every live result is one of its
+ * outputs. When none fits, a new one is made in which the numbers that differed became arguments: so
+ * a number starts as a constant and is generalised when a second value is seen.
+ */
+#ifndef TPU_ENGINE_PLAN_H_
+#define TPU_ENGINE_PLAN_H_
+
+#include "compile/compile.h"
+#include "launch/launch.h"
+#include "partition/partition.h"
+
+typedef struct tpui_variant_t {
+  uint8_t* slot_dynamic;    // [slot_count]
+  tpu_slot_t* slot_values;  // [slot_count] the fixed numbers
+  uint8_t* live;            // [value_count] outputs
+  uint32_t step_count;
+  tpu_step_t* steps;        // owned
+} tpui_variant_t;
+
+#define TPUI_MAX_VARIANTS 8
+
+typedef struct tpui_plan_t {
+  uint64_t hash;
+  tpu_window_t window;        // owned copy, without slots
+  void* window_memory;
+  int variant_count;
+  tpui_variant_t* variants[TPUI_MAX_VARIANTS];  // newest first
+  struct tpui_plan_t* next;   // plan of the window that followed last time; may be gone: see cache
+  uint64_t last_use;
+} tpui_plan_t;
+
+typedef struct tpui_plan_cache_t {
+  tpui_plan_t** plans;  // open addressing by hash; capacity a power of two
+  size_t count, capacity;
+  uint64_t clock;
+} tpui_plan_cache_t;
+
+typedef struct tpui_planner_t {
+  tpu_compiler_t* compiler;
+  const tpu_partition_options_t* partition;
+} tpui_planner_t;
+
+/* The plan with this structure, or NULL. */
+tpui_plan_t* tpui_plan_find(const tpui_plan_cache_t* cache, const tpu_window_t* window,
+                            uint64_t hash);
+uint64_t tpui_plan_hash(const tpu_window_t* window);
+/* For a window whose words are known to be a prefix of the plan's (a kept prediction): true when it
+ * is all of them, with equal externals. */
+bool tpui_plan_completes(const tpui_plan_t* plan, const tpu_window_t* window);
+/* Adds an empty plan for the window. May drop plans that were not used for long. */
+TPU_MUST_USE tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
+                                        uint64_t hash, tpui_plan_t** out_plan);
+void tpui_plan_cache_clear(tpui_plan_cache_t* cache);
+
+void tpui_variant_free(tpui_variant_t* variant);
+void tpui_variant_free_steps(tpui_variant_t* variant);
+
+/* A variant that fits, or NULL. `live[v]` is a pointer per value, NULL for dead ones. */
+tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
+                              tpu_value_t* const* live);
+/* Makes a variant for this window (partition, lower, compile). `live` has one byte per value.
+ * A program that cannot be compiled as a whole is replaced by single ops; those that fail alone keep
+ * their error in their step, so that only their own results fail. */
+TPU_MUST_USE tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
+                                           const tpu_slot_t* slots, const uint8_t* live,
+                                           const uint8_t* external_dead,
+                                           tpui_variant_t** out_variant);
+
+#endif  // TPU_ENGINE_PLAN_H_

@@ -1,0 +1,179 @@
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "engine/plan.h"
+
+/* More windows than this are not one program's steady state; the oldest half goes. */
+#define MAX_PLANS 16384
+
+static void free_step(tpu_step_t* step) {
+  tpu_executable_release(step->executable);
+  tpu_status_free(step->error);
+  tpu_free(step->inputs);
+  tpu_free(step->donatable);
+  tpu_free(step->outputs);
+  tpu_free(step->output_bytes);
+  tpu_free(step->doubles);
+  tpu_free(step->ints);
+  tpu_free(step->releases);
+}
+
+void tpui_variant_free_steps(tpui_variant_t* variant) {
+  for (uint32_t i = 0; i < variant->step_count; ++i) free_step(&variant->steps[i]);
+  tpu_free(variant->steps);
+  variant->steps = NULL;
+  variant->step_count = 0;
+}
+
+void tpui_variant_free(tpui_variant_t* variant) {
+  if (variant == NULL) return;
+  tpui_variant_free_steps(variant);
+  tpu_free(variant->slot_dynamic);
+  tpu_free(variant->slot_values);
+  tpu_free(variant->live);
+  tpu_free(variant);
+}
+
+static void free_plan(tpui_plan_t* plan) {
+  for (int i = 0; i < plan->variant_count; ++i) tpui_variant_free(plan->variants[i]);
+  tpu_free(plan->window_memory);
+  tpu_free(plan);
+}
+
+void tpui_plan_cache_clear(tpui_plan_cache_t* cache) {
+  for (size_t i = 0; i < cache->capacity; ++i) {
+    if (cache->plans[i] != NULL) free_plan(cache->plans[i]);
+  }
+  tpu_free(cache->plans);
+  *cache = (tpui_plan_cache_t){0};
+}
+
+uint64_t tpui_plan_hash(const tpu_window_t* w) {
+  uint64_t hash = tpu_hash_bytes(w->words, (size_t)w->word_count * sizeof(uint32_t), w->word_count);
+  return tpu_hash_bytes(w->external_metas, (size_t)w->external_count * sizeof(tpu_meta_id_t), hash);
+}
+
+bool tpui_plan_completes(const tpui_plan_t* plan, const tpu_window_t* w) {
+  const tpu_window_t* p = &plan->window;
+  return p->word_count == w->word_count && p->external_count == w->external_count &&
+         memcmp(p->external_metas, w->external_metas,
+                (size_t)w->external_count * sizeof(tpu_meta_id_t)) == 0;
+}
+
+static bool is_equal(const tpui_plan_t* plan, const tpu_window_t* w) {
+  return tpui_plan_completes(plan, w) &&
+         memcmp(plan->window.words, w->words, (size_t)w->word_count * sizeof(uint32_t)) == 0;
+}
+
+static size_t first_slot(const tpui_plan_cache_t* cache, uint64_t hash) {
+  return hash & (cache->capacity - 1);
+}
+
+tpui_plan_t* tpui_plan_find(const tpui_plan_cache_t* cache, const tpu_window_t* window,
+                            uint64_t hash) {
+  if (cache->count == 0) return NULL;
+  size_t i = first_slot(cache, hash);
+  for (; cache->plans[i] != NULL; i = (i + 1) & (cache->capacity - 1)) {
+    if (cache->plans[i]->hash == hash && is_equal(cache->plans[i], window)) {
+      return cache->plans[i];
+    }
+  }
+  return NULL;
+}
+
+static void insert(tpui_plan_cache_t* cache, tpui_plan_t* plan) {
+  size_t i = first_slot(cache, plan->hash);
+  while (cache->plans[i] != NULL) i = (i + 1) & (cache->capacity - 1);
+  cache->plans[i] = plan;
+  ++cache->count;
+}
+
+/* Rebuilds the table with room for one more, leaving out plans last used before `horizon`. Plans
+ * point at each other as expected successors, so those links are cut first. */
+static tpu_status_t rebuild(tpui_plan_cache_t* cache, uint64_t horizon) {
+  tpui_plan_cache_t next = {.clock = cache->clock,
+                            .capacity = cache->capacity < 64 ? 64 : cache->capacity * 2};
+  if (horizon > 0) next.capacity = cache->capacity;
+  TPU_RETURN_IF_ERROR(tpu_calloc(next.capacity, sizeof(tpui_plan_t*), (void**)&next.plans));
+  for (size_t i = 0; i < cache->capacity; ++i) {
+    tpui_plan_t* plan = cache->plans[i];
+    if (plan == NULL) continue;
+    if (horizon > 0) plan->next = NULL;
+    if (plan->last_use < horizon) {
+      free_plan(plan);
+    } else {
+      insert(&next, plan);
+    }
+  }
+  tpu_free(cache->plans);
+  *cache = next;
+  return NULL;
+}
+
+static tpu_status_t make_room(tpui_plan_cache_t* cache) {
+  if (cache->count >= MAX_PLANS) {
+    // Half of the uses of the last MAX_PLANS additions is a cheap stand-in for the median.
+    return rebuild(cache, cache->clock > MAX_PLANS / 2 ? cache->clock - MAX_PLANS / 2 : 1);
+  }
+  return (cache->count + 1) * 2 > cache->capacity ? rebuild(cache, 0) : NULL;
+}
+
+/* Copies `count` elements into the block at `*cursor`, and moves it on. */
+static void* place(char** cursor, const void* data, size_t count, size_t size) {
+  void* at = *cursor;
+  if (count > 0) memcpy(at, data, count * size);
+  *cursor += (count * size + 7) / 8 * 8;
+  return at;
+}
+
+static tpu_status_t copy_window(const tpu_window_t* w, tpui_plan_t* plan) {
+  size_t words = (size_t)w->word_count + 3 * (size_t)w->record_count + 2 * (size_t)w->value_count +
+                 w->external_count;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, words * sizeof(uint32_t) + 64, &plan->window_memory));
+  char* cursor = plan->window_memory;
+  plan->window = *w;
+  plan->window.words = place(&cursor, w->words, w->word_count, 4);
+  plan->window.record_words = place(&cursor, w->record_words, w->record_count, 4);
+  plan->window.record_values = place(&cursor, w->record_values, w->record_count, 4);
+  plan->window.record_slots = place(&cursor, w->record_slots, w->record_count, 4);
+  plan->window.value_metas = place(&cursor, w->value_metas, w->value_count, 4);
+  plan->window.value_records = place(&cursor, w->value_records, w->value_count, 4);
+  plan->window.external_metas = place(&cursor, w->external_metas, w->external_count, 4);
+  plan->window.slots = NULL;
+  return NULL;
+}
+
+tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window, uint64_t hash,
+                           tpui_plan_t** out_plan) {
+  *out_plan = NULL;
+  TPU_RETURN_IF_ERROR(make_room(cache));
+  tpui_plan_t* plan = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(*plan), (void**)&plan));
+  plan->hash = hash;
+  plan->last_use = cache->clock;
+  tpu_status_t status = copy_window(window, plan);
+  if (status != NULL) {
+    free_plan(plan);
+    return status;
+  }
+  insert(cache, plan);
+  *out_plan = plan;
+  return NULL;
+}
+
+tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
+                              tpu_value_t* const* live) {
+  for (int i = 0; i < plan->variant_count; ++i) {
+    tpui_variant_t* variant = plan->variants[i];
+    bool fits = true;
+    for (uint32_t s = 0; s < plan->window.slot_count && fits; ++s) {
+      fits = variant->slot_dynamic[s] || variant->slot_values[s].bits == slots[s].bits;
+    }
+    for (uint32_t v = 0; v < plan->window.value_count && fits; ++v) {
+      fits = live[v] == NULL || variant->live[v];
+    }
+    if (fits) return variant;
+  }
+  return NULL;
+}

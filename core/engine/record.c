@@ -1,0 +1,261 @@
+/* Recording: the hot path. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/internal.h"
+
+#define INLINE_WORDS 96
+#define INLINE_RESULTS 8
+#define MAX_COUNT 0xffff
+
+/* Operands must have values before the draft begins, since giving one records an op. */
+static tpu_status_t prepare_operands(const tpu_call_t* call) {
+  for (int k = 0; k < call->operand_count; ++k) {
+    const tpu_operand_t* operand = &call->operands[k];
+    if (operand->kind != TPU_OPERAND_TENSOR) continue;
+    tpu_storage_t* storage = operand->storage;
+    if (TPU_UNLIKELY(storage->value == NULL)) {
+      TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(storage, operand->view));
+    }
+    if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_FAILED)) {
+      return tpu_status_annotate(tpu_status_copy(storage->value->error),
+                                 "%s reads a tensor whose computation failed",
+                                 tpu_op_info(call->op)->name);
+    }
+  }
+  return NULL;
+}
+
+static void push_operands(tpu_recorder_t* recorder, const tpu_call_t* call) {
+  for (int k = 0; k < call->operand_count; ++k) {
+    const tpu_operand_t* operand = &call->operands[k];
+    switch (operand->kind) {
+      case TPU_OPERAND_TENSOR:
+        tpu_recorder_tensor(recorder, operand->storage->value, operand->view, operand->offset);
+        break;
+      case TPU_OPERAND_SCALAR:
+        tpu_recorder_scalar(recorder, (tpu_dtype_t)operand->scalar_dtype, operand->wrapped, 0,
+                            (tpu_slot_t){.as_int = operand->number_int});
+        break;
+      default:
+        tpu_recorder_none(recorder);
+    }
+  }
+}
+
+/* A written result is computed in the destination's dtype; where it does not become the whole
+ * storage, it is laid out row-major and then written through the view. */
+static tpu_status_t written_meta(const tpu_result_t* result, tpu_meta_id_t* out_meta) {
+  if (TPU_LIKELY(tpui_storage_is_whole(result->storage, result->meta, result->offset))) {
+    *out_meta = result->meta;
+    return NULL;
+  }
+  const tpu_meta_t* meta = tpu_meta_get(result->meta);
+  return tpu_meta_intern_contiguous(meta->dtype, meta->rank, meta->sizes, out_meta);
+}
+
+static tpu_status_t created_meta(tpu_meta_id_t wanted, tpu_meta_id_t* out_meta) {
+  *out_meta = wanted;
+  const tpu_meta_t* meta = tpu_meta_get(wanted);
+  if (TPU_LIKELY(meta->dense)) return NULL;
+  return tpu_meta_intern_contiguous(meta->dtype, meta->rank, meta->sizes, out_meta);
+}
+
+static size_t write_signature(const tpu_call_t* call, uint32_t* words) {
+  size_t n = 0;
+  words[n++] = (uint32_t)call->op | (uint32_t)call->variant << 16 |
+               (uint32_t)call->result_count << 24;
+  words[n++] = call->attrs;
+  for (int k = 0; k < call->operand_count; ++k) {
+    const tpu_operand_t* operand = &call->operands[k];
+    words[n++] = operand->kind == TPU_OPERAND_TENSOR ? operand->view
+                 : operand->kind == TPU_OPERAND_SCALAR
+                     ? 0x80000000u | operand->scalar_dtype | (operand->wrapped ? 256u : 0u)
+                     : 0xffffffffu;
+  }
+  for (int k = 0; k < call->result_count; ++k) {
+    if (call->results[k].storage != NULL) words[n++] = call->results[k].meta;
+  }
+  return n;
+}
+
+/* Answers metadata from the expected record. Written results have their own metadata already. */
+static bool answer_from_match(tpu_call_t* call, const uint32_t* known, tpu_meta_id_t* metas) {
+  const uint32_t* results = known + 3 + 2 * call->operand_count;
+  for (int k = 0; k < call->result_count; ++k) {
+    if (call->results[k].storage == NULL) {
+      metas[k] = results[k];
+    } else if (metas[k] != results[k]) {
+      return false;
+    }
+  }
+  call->compute_dtype = (tpu_dtype_t)(known[1] >> 16 & 0xff);
+  return true;
+}
+
+static void answer_from_memo(tpu_call_t* call, const uint32_t* answer, tpu_meta_id_t* metas) {
+  call->compute_dtype = (tpu_dtype_t)answer[0];
+  for (int k = 0; k < call->result_count; ++k) {
+    if (call->results[k].storage == NULL) metas[k] = answer[1 + k];
+  }
+}
+
+static tpu_status_t learn(tpu_engine_t* e, const tpu_call_t* call, const uint32_t* signature,
+                          size_t size, const tpu_meta_id_t* metas) {
+  uint32_t answer[INLINE_WORDS + 1] = {(uint32_t)call->compute_dtype};
+  if (call->result_count > INLINE_WORDS) return NULL;  // asked again next time
+  for (int k = 0; k < call->result_count; ++k) answer[1 + k] = metas[k];
+  return tpu_memo_learn(e->memo, signature, size, answer, 1 + (size_t)call->result_count);
+}
+
+/* Fills metas[] for all results; sets *out_unknown when nobody knows. */
+static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint32_t* signature,
+                                  tpu_meta_id_t* metas, bool* out_unknown) {
+  for (int k = 0; k < call->result_count; ++k) {
+    const tpu_result_t* result = &call->results[k];
+    if (result->storage != NULL) {
+      TPU_RETURN_IF_ERROR(written_meta(result, &metas[k]));
+    } else if (call->has_metas) {
+      TPU_RETURN_IF_ERROR(created_meta(result->meta, &metas[k]));
+    }
+  }
+  if (call->has_metas) {
+    if (!call->teach) return NULL;
+    call->teach = false;
+    return learn(e, call, signature, write_signature(call, signature), metas);
+  }
+  const uint32_t* known =
+      tpu_recorder_match(&e->recorder, call->op, call->operand_count, call->result_count,
+                         (uint8_t)call->variant, call->attrs);
+  if (known != NULL && answer_from_match(call, known, metas)) {
+    ++e->stats.predicted;
+    return NULL;
+  }
+  size_t size = write_signature(call, signature);
+  const uint32_t* answer = tpu_memo_find(e->memo, signature, size);
+  if (answer == NULL) {
+    *out_unknown = true;
+    call->teach = true;
+    return NULL;
+  }
+  answer_from_memo(call, answer, metas);
+  return NULL;
+}
+
+/* Hands the new values to storages. Takes all of them. */
+static tpu_status_t place_results(tpu_engine_t* e, tpu_call_t* call, const tpu_meta_id_t* metas,
+                                  tpu_value_t** values) {
+  tpu_status_t status = NULL;
+  for (int k = 0; k < call->result_count; ++k) {
+    tpu_result_t* result = &call->results[k];
+    if (TPU_UNLIKELY(status != NULL)) {
+      tpu_value_release(&e->pool, values[k]);
+    } else if (result->storage != NULL) {
+      status = tpui_storage_write(result->storage, result->meta, result->offset, values[k]);
+    } else {
+      result->meta = metas[k];
+      result->offset = 0;
+      status = tpui_storage_create(e, tpu_meta_bytes(tpu_meta_get(metas[k])), &result->storage);
+      if (TPU_LIKELY(status == NULL)) {
+        result->storage->value = values[k];
+      } else {
+        tpu_value_release(&e->pool, values[k]);
+      }
+    }
+  }
+  return status;
+}
+
+/* Scratch of one call; on the stack unless the call is unusually wide. */
+typedef struct scratch_t {
+  uint32_t inline_signature[INLINE_WORDS];
+  tpu_meta_id_t inline_metas[INLINE_RESULTS];
+  tpu_value_t* inline_values[INLINE_RESULTS];
+  uint32_t* signature;
+  tpu_meta_id_t* metas;
+  tpu_value_t** values;
+  void* memory;
+} scratch_t;
+
+static tpu_status_t scratch_open(scratch_t* s, const tpu_call_t* call) {
+  s->signature = s->inline_signature;
+  s->metas = s->inline_metas;
+  s->values = s->inline_values;
+  s->memory = NULL;
+  size_t words = 2 + (size_t)call->operand_count + (size_t)call->result_count;
+  if (TPU_LIKELY(words <= INLINE_WORDS && call->result_count <= INLINE_RESULTS)) return NULL;
+  size_t results = (size_t)call->result_count;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, words * 4 + results * 12 + 16, &s->memory));
+  s->values = s->memory;
+  s->metas = (tpu_meta_id_t*)(s->values + results);
+  s->signature = s->metas + results;
+  return NULL;
+}
+
+static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* s,
+                                  bool* out_unknown) {
+  TPU_RETURN_IF_ERROR(prepare_operands(call));
+  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, call->operand_count, call->result_count));
+  push_operands(&e->recorder, call);
+  tpu_status_t status = resolve_metas(e, call, s->signature, s->metas, out_unknown);
+  if (TPU_UNLIKELY(status != NULL || *out_unknown)) {
+    tpu_recorder_abandon(&e->recorder);
+    return status;
+  }
+  TPU_RETURN_IF_ERROR(tpu_recorder_commit(&e->recorder, call->op, call->operand_count,
+                                          call->result_count, (uint8_t)call->variant, call->attrs,
+                                          call->compute_dtype, s->metas, s->values));
+  ++e->stats.records;
+  TPU_RETURN_IF_ERROR(place_results(e, call, s->metas, s->values));
+  return tpui_flush_if_due(e);
+}
+
+/* A failed call must not leave references behind that the caller does not know of. */
+static void drop_results(tpu_call_t* call, uint64_t created_before) {
+  for (int k = 0; k < call->result_count; ++k) {
+    tpu_storage_t* storage = call->results[k].storage;
+    if (storage == NULL || storage->serial <= created_before) continue;
+    tpu_storage_release(storage);
+    call->results[k].storage = NULL;
+  }
+}
+
+tpu_status_t tpu_engine_record(tpu_engine_t* e, tpu_call_t* call, bool* out_unknown) {
+  *out_unknown = false;
+  if (TPU_UNLIKELY(call->operand_count > MAX_COUNT || call->result_count > MAX_COUNT)) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "%s: %d operands and %d results; at most %d each",
+                           tpu_op_info(call->op)->name, call->operand_count, call->result_count,
+                           MAX_COUNT);
+  }
+  scratch_t scratch;
+  TPU_RETURN_IF_ERROR(scratch_open(&scratch, call));
+  tpu_mutex_lock(&e->lock);
+  uint64_t created_before = e->next_serial;
+  tpu_status_t status = record_locked(e, call, &scratch, out_unknown);
+  tpu_mutex_unlock(&e->lock);
+  if (TPU_UNLIKELY(status != NULL)) drop_results(call, created_before);
+  tpu_free(scratch.memory);
+  return status;
+}
+
+tpu_status_t tpui_record_internal(tpu_engine_t* e, tpu_op_t op, int operand_count,
+                                  const tpui_internal_operand_t* operands, tpu_meta_id_t result,
+                                  tpu_value_t** out_value) {
+  *out_value = NULL;
+  for (int k = 0; k < operand_count; ++k) {
+    const tpu_value_t* value = operands[k].value;
+    if (value != NULL && value->state == TPU_VALUE_FAILED) return tpu_status_copy(value->error);
+  }
+  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, operand_count, 1));
+  for (int k = 0; k < operand_count; ++k) {
+    const tpui_internal_operand_t* operand = &operands[k];
+    if (operand->value != NULL) {
+      tpu_recorder_tensor(&e->recorder, operand->value, operand->view, operand->number);
+    } else {
+      tpu_recorder_scalar(&e->recorder, TPU_I64, false, operand->view,
+                          (tpu_slot_t){.as_int = operand->number});
+    }
+  }
+  return tpu_recorder_commit(&e->recorder, op, operand_count, 1, TPU_CALL_FUNCTIONAL, 0,
+                             TPU_DTYPE_INVALID, &result, out_value);
+}

@@ -1,0 +1,241 @@
+#include "base/alloc.h"
+#include "engine/internal.h"
+
+#define SLAB_STORAGES TPUI_SLAB_STORAGES
+
+static tpu_status_t grow_storages(tpu_engine_t* e) {
+  TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->storage_slabs, &e->storage_slab_capacity,
+                               e->storage_slab_count + 1, sizeof(void*)));
+  tpu_storage_t* slab = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(SLAB_STORAGES, sizeof(tpu_storage_t), (void**)&slab));
+  e->storage_slabs[e->storage_slab_count++] = slab;
+  for (int i = SLAB_STORAGES - 1; i >= 0; --i) {
+    slab[i].next_free = e->free_storages;
+    e->free_storages = &slab[i];
+  }
+  return NULL;
+}
+
+tpu_status_t tpui_storage_create(tpu_engine_t* e, int64_t nbytes, tpu_storage_t** out_storage) {
+  *out_storage = NULL;
+  if (TPU_UNLIKELY(nbytes < 0)) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "a storage of %lld bytes: size must not be negative",
+                           (long long)nbytes);
+  }
+  if (TPU_UNLIKELY(e->free_storages == NULL)) TPU_RETURN_IF_ERROR(grow_storages(e));
+  tpu_storage_t* storage = e->free_storages;
+  void* address = NULL;
+  if (nbytes > 0) {
+    TPU_RETURN_IF_ERROR(tpu_address_take(e->addresses, nbytes, storage, &address));
+  }
+  e->free_storages = storage->next_free;
+  storage->engine = e;
+  storage->value = NULL;
+  storage->nbytes = nbytes;
+  storage->address = address;
+  storage->serial = ++e->next_serial;
+  atomic_store_explicit(&storage->refs, 1, memory_order_relaxed);
+  *out_storage = storage;
+  return NULL;
+}
+
+tpu_status_t tpu_storage_create(tpu_engine_t* engine, int64_t nbytes, tpu_storage_t** out_storage) {
+  tpu_mutex_lock(&engine->lock);
+  tpu_status_t status = tpui_storage_create(engine, nbytes, out_storage);
+  tpu_mutex_unlock(&engine->lock);
+  return status;
+}
+
+void tpu_storage_retain(tpu_storage_t* storage) {
+  if (storage != NULL) atomic_fetch_add_explicit(&storage->refs, 1, memory_order_relaxed);
+}
+
+void tpu_storage_release(tpu_storage_t* storage) {
+  if (storage == NULL) return;
+  if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) > 1) return;
+  tpu_engine_t* e = storage->engine;
+  tpu_mutex_lock(&e->lock);
+  // tpu_storage_find may have revived it between the decrement and the lock.
+  if (atomic_load_explicit(&storage->refs, memory_order_relaxed) == 0) {
+    tpu_value_release(&e->pool, storage->value);
+    tpu_address_give(e->addresses, storage->address);
+    storage->value = NULL;
+    storage->next_free = e->free_storages;
+    e->free_storages = storage;
+  }
+  tpu_mutex_unlock(&e->lock);
+}
+
+void* tpu_storage_address(const tpu_storage_t* storage) { return storage->address; }
+int64_t tpu_storage_nbytes(const tpu_storage_t* storage) { return storage->nbytes; }
+
+tpu_storage_t* tpu_storage_find(tpu_engine_t* engine, const void* address) {
+  tpu_mutex_lock(&engine->lock);
+  tpu_storage_t* storage = tpu_address_owner(engine->addresses, address);
+  tpu_storage_retain(storage);
+  tpu_mutex_unlock(&engine->lock);
+  return storage;
+}
+
+tpu_status_t tpu_storage_view(const tpu_storage_t* storage, tpu_dtype_t dtype, int rank,
+                              const int64_t* sizes, const int64_t* strides,
+                              tpu_meta_id_t* out_view) {
+  // Reading `value` without the lock is a guess that the comparison then proves or refutes: values
+  // live in slabs that are never freed, and metadata lives forever.
+  const tpu_value_t* value = storage->value;
+  if (TPU_LIKELY(value != NULL)) {
+    tpu_meta_id_t guess = value->meta;
+    const tpu_meta_t* meta = tpu_meta_get(guess);
+    if (meta != NULL && meta->dtype == dtype && tpu_meta_matches(meta, rank, sizes, strides)) {
+      *out_view = guess;
+      return NULL;
+    }
+  }
+  return tpu_meta_intern(dtype, rank, sizes, strides, out_view);
+}
+
+tpu_status_t tpui_storage_flat(const tpu_storage_t* storage, tpu_dtype_t dtype,
+                               tpu_meta_id_t* out_meta) {
+  int64_t item = (int64_t)tpu_dtype_bytes(dtype), size = storage->nbytes / (item > 0 ? item : 1);
+  if (storage->nbytes % (item > 0 ? item : 1) != 0) {
+    dtype = TPU_U8;
+    size = storage->nbytes;
+  }
+  return tpu_meta_intern_contiguous(dtype, 1, &size, out_meta);
+}
+
+bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int64_t offset) {
+  const tpu_meta_t* meta = tpu_meta_get(view);
+  return offset == 0 && meta->dense && tpu_meta_bytes(meta) == storage->nbytes;
+}
+
+static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t number) {
+  TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1,
+                               sizeof(tpui_undo_t)));
+  tpu_value_t* old = storage->value;
+  tpui_undo_t undo = {.storage = storage->serial, .number = number};
+  if (old->state == TPU_VALUE_READY) {
+    undo.old = old;
+    tpu_value_retain(old);
+    ++old->undo_refs;
+  } else {
+    undo.old_number = old->number;
+  }
+  e->undo[e->undo_count++] = undo;
+  return NULL;
+}
+
+tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value, bool undoable) {
+  tpu_engine_t* e = storage->engine;
+  if (undoable && storage->value != NULL && storage->value->state != TPU_VALUE_FAILED &&
+      value->state == TPU_VALUE_RECORDED) {
+    tpu_status_t status = push_undo(e, storage, value->number);
+    if (TPU_UNLIKELY(status != NULL)) {
+      tpu_value_release(&e->pool, value);
+      return status;
+    }
+  }
+  tpu_value_release(&e->pool, storage->value);
+  storage->value = value;
+  return NULL;
+}
+
+tpu_status_t tpui_storage_ensure_value(tpu_storage_t* storage, tpu_meta_id_t view) {
+  if (TPU_LIKELY(storage->value != NULL)) return NULL;
+  tpu_meta_id_t meta = view;
+  if (!tpui_storage_is_whole(storage, view, 0)) {
+    TPU_RETURN_IF_ERROR(tpui_storage_flat(storage, tpu_meta_get(view)->dtype, &meta));
+  }
+  tpu_value_t* value = NULL;
+  TPU_RETURN_IF_ERROR(
+      tpui_record_internal(storage->engine, TPU_OP_STORAGE_ZERO, 0, NULL, meta, &value));
+  return tpui_storage_bind(storage, value, false);
+}
+
+/* The content as a vector of `dtype`; identity when it is one already. */
+static tpu_status_t flat_value(tpu_storage_t* storage, tpu_dtype_t dtype, tpu_value_t** out_value) {
+  tpu_meta_id_t flat;
+  TPU_RETURN_IF_ERROR(tpui_storage_flat(storage, dtype, &flat));
+  if (storage->value->meta == flat) {
+    *out_value = storage->value;
+    tpu_value_retain(storage->value);
+    return NULL;
+  }
+  tpui_internal_operand_t base = {.value = storage->value, .view = flat};
+  return tpui_record_internal(storage->engine, TPU_OP_VIEW_READ, 1, &base, flat, out_value);
+}
+
+tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view, int64_t offset,
+                                tpu_value_t* value) {
+  tpu_engine_t* e = storage->engine;
+  if (tpui_storage_is_whole(storage, view, offset)) {
+    return tpui_storage_bind(storage, value, true);
+  }
+  const tpu_meta_t* meta = tpu_meta_get(view);
+  tpu_status_t status = tpui_storage_ensure_value(storage, view);
+  tpu_value_t* base = NULL;
+  if (status == NULL && tpu_meta_get(storage->value->meta)->dtype != meta->dtype) {
+    status = flat_value(storage, meta->dtype, &base);
+  } else if (status == NULL) {
+    base = storage->value;
+    tpu_value_retain(base);
+  }
+  tpu_value_t* written = NULL;
+  if (status == NULL) {
+    tpui_internal_operand_t operands[3] = {{.value = base, .view = base->meta},
+                                           {.value = value, .view = value->meta},
+                                           {.view = view, .number = offset}};
+    status = tpui_record_internal(e, TPU_OP_VIEW_WRITE, 3, operands, base->meta, &written);
+  }
+  if (status == NULL) status = tpui_storage_bind(storage, written, true);
+  tpu_value_release(&e->pool, base);
+  tpu_value_release(&e->pool, value);
+  return status;
+}
+
+static tpu_status_t resize_content(tpu_storage_t* storage, int64_t nbytes) {
+  const tpu_meta_t* meta = tpu_meta_get(storage->value->meta);
+  int64_t item = (int64_t)tpu_dtype_bytes(meta->dtype);
+  tpu_dtype_t dtype = nbytes % item == 0 && storage->nbytes % item == 0 ? meta->dtype : TPU_U8;
+  int64_t size = nbytes / (int64_t)tpu_dtype_bytes(dtype);
+  tpu_value_t *flat = NULL, *resized = NULL;
+  TPU_RETURN_IF_ERROR(flat_value(storage, dtype, &flat));
+  tpu_meta_id_t result = 0;
+  tpu_status_t status = tpu_meta_intern_contiguous(dtype, 1, &size, &result);
+  if (status == NULL) {
+    tpui_internal_operand_t operand = {.value = flat, .view = flat->meta};
+    status = tpui_record_internal(storage->engine, TPU_OP_STORAGE_RESIZE, 1, &operand, result,
+                                  &resized);
+  }
+  tpu_value_release(&storage->engine->pool, flat);
+  return status == NULL ? tpui_storage_bind(storage, resized, false) : status;
+}
+
+static tpu_status_t resize(tpu_storage_t* storage, int64_t nbytes) {
+  tpu_engine_t* e = storage->engine;
+  if (nbytes < 0) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "storage resize to %lld bytes", (long long)nbytes);
+  }
+  if (nbytes == storage->nbytes) return NULL;
+  if (nbytes == 0) {
+    tpu_value_release(&e->pool, storage->value);
+    storage->value = NULL;
+  } else if (storage->value != NULL) {
+    TPU_RETURN_IF_ERROR(resize_content(storage, nbytes));
+  }
+  void* address = NULL;
+  if (nbytes > 0) TPU_RETURN_IF_ERROR(tpu_address_take(e->addresses, nbytes, storage, &address));
+  tpu_address_give(e->addresses, storage->address);
+  storage->address = address;
+  storage->nbytes = nbytes;
+  return NULL;
+}
+
+tpu_status_t tpu_storage_resize(tpu_storage_t* storage, int64_t nbytes) {
+  tpu_engine_t* e = storage->engine;
+  tpu_mutex_lock(&e->lock);
+  tpu_status_t status = resize(storage, nbytes);
+  if (status == NULL) status = tpui_flush_if_due(e);
+  tpu_mutex_unlock(&e->lock);
+  return status;
+}

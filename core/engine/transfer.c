@@ -1,0 +1,112 @@
+/* Reading and writing tensors from and to host memory. */
+#include <string.h>
+
+#include "engine/internal.h"
+
+/* The content as it leaves the device: where the tensor is a contiguous piece of a row-major value,
+ * its bytes are there already; otherwise the view is recorded as an op of its own. */
+static bool is_piece(const tpu_value_t* value, const tpu_operand_t* tensor) {
+  const tpu_meta_t* base = tpu_meta_get(value->meta);
+  const tpu_meta_t* view = tpu_meta_get(tensor->view);
+  if (value->meta == tensor->view && tensor->offset == 0) return true;
+  return base->contiguous && view->contiguous && base->dtype == view->dtype &&
+         tensor->offset + view->numel <= base->numel;
+}
+
+static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
+                                   tpu_value_t** out_value, int64_t* out_offset) {
+  tpu_storage_t* storage = tensor->storage;
+  const tpu_meta_t* view = tpu_meta_get(tensor->view);
+  *out_offset = 0;
+  tpu_value_t* value = storage->value;
+  if (value->state == TPU_VALUE_FAILED) return tpu_status_copy(value->error);
+  if (is_piece(value, tensor)) {
+    *out_offset = tensor->offset * (int64_t)tpu_dtype_bytes(view->dtype);
+    tpu_value_retain(value);
+    *out_value = value;
+    return NULL;
+  }
+  tpu_meta_id_t dense;
+  TPU_RETURN_IF_ERROR(
+      tpu_meta_intern_contiguous(view->dtype, view->rank, view->sizes, &dense));
+  tpui_internal_operand_t operand = {
+      .value = value, .view = tensor->view, .number = tensor->offset};
+  return tpui_record_internal(e, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
+}
+
+static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, void* dst,
+                                int64_t size, tpu_buffer_t** out_buffer, int64_t* out_offset) {
+  const tpu_meta_t* view = tpu_meta_get(tensor->view);
+  if (view == NULL || size != tpu_meta_bytes(view)) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "read of %lld bytes from a tensor of %lld",
+                           (long long)size, view == NULL ? -1ll : (long long)tpu_meta_bytes(view));
+  }
+  if (size == 0) return NULL;
+  if (tensor->storage->value == NULL) {
+    memset(dst, 0, (size_t)size);
+    return NULL;
+  }
+  tpu_value_t* value = NULL;
+  TPU_RETURN_IF_ERROR(readable_value(e, tensor, &value, out_offset));
+  tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(e) : NULL;
+  if (status == NULL && value->state == TPU_VALUE_FAILED) {
+    status = tpu_status_copy(value->error);
+    tpu_status_free(e->pending_error);  // this is how the user is told
+    e->pending_error = NULL;
+  }
+  if (status == NULL) {
+    tpu_buffer_retain(value->buffer);
+    *out_buffer = value->buffer;
+  }
+  tpu_value_release(&e->pool, value);
+  return status;
+}
+
+tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, void* dst,
+                             int64_t size) {
+  tpu_buffer_t* buffer = NULL;
+  int64_t offset = 0;
+  tpu_mutex_lock(&engine->lock);
+  tpu_status_t status = read_locked(engine, tensor, dst, size, &buffer, &offset);
+  tpu_mutex_unlock(&engine->lock);
+  // The copy itself needs no lock: the buffer is held and immutable.
+  if (status == NULL && buffer != NULL) status = tpu_buffer_read(buffer, offset, dst, size);
+  tpu_buffer_release(buffer);
+  return status;
+}
+
+static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_meta_id_t view,
+                                 int64_t offset, tpu_meta_id_t meta, tpu_buffer_t* buffer) {
+  tpu_value_t* value = NULL;
+  tpu_status_t status = tpu_value_create(&e->pool, meta, &value);
+  if (status != NULL) {
+    tpu_buffer_release(buffer);
+    return status;
+  }
+  tpu_value_fulfil(value, buffer);
+  TPU_RETURN_IF_ERROR(tpui_storage_write(storage, view, offset, value));
+  return tpui_flush_if_due(e);
+}
+
+tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_meta_id_t view,
+                              int64_t offset, const void* src, int64_t size) {
+  const tpu_meta_t* meta = tpu_meta_get(view);
+  if (meta == NULL || size != tpu_meta_bytes(meta)) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "write of %lld bytes to a tensor of %lld",
+                           (long long)size, meta == NULL ? -1ll : (long long)tpu_meta_bytes(meta));
+  }
+  if (size == 0) return NULL;
+  // A value that becomes the whole storage keeps the view's strides as its layout.
+  tpu_meta_id_t value_meta = view;
+  if (!tpui_storage_is_whole(storage, view, offset)) {
+    TPU_RETURN_IF_ERROR(
+        tpu_meta_intern_contiguous(meta->dtype, meta->rank, meta->sizes, &value_meta));
+  }
+  tpu_buffer_t* buffer = NULL;
+  TPU_RETURN_IF_ERROR(tpu_buffer_from_host(engine->device, src, meta->dtype, meta->rank,
+                                           meta->sizes, &buffer));
+  tpu_mutex_lock(&engine->lock);
+  tpu_status_t status = write_locked(engine, storage, view, offset, value_meta, buffer);
+  tpu_mutex_unlock(&engine->lock);
+  return status;
+}

@@ -1,0 +1,134 @@
+#include "launch/launch.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "ops/views.h"
+
+#define INLINE_INPUTS 96
+
+/* The number behind a packed entry: the slot itself, or the start of one factor of a view. */
+static tpu_status_t packed_int(const tpu_packed_slot_t* packed, const tpu_slot_t* slots,
+                               int64_t* out) {
+  *out = slots[packed->slot].as_int;
+  if (packed->factor < 0) return NULL;
+  tpu_view_plan_t plan;
+  TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(packed->base), tpu_meta_get(packed->view),
+                                    slots[packed->slot].as_int, &plan));
+  *out = plan.starts[packed->factor];
+  return NULL;
+}
+
+static tpu_status_t pack_ints(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** out_buffer) {
+  int64_t inline_numbers[64], count = step->int_count;
+  void* memory = inline_numbers;
+  if (count > 64) TPU_RETURN_IF_ERROR(tpu_calloc((size_t)count, sizeof(int64_t), &memory));
+  int64_t* numbers = memory;
+  tpu_status_t status = NULL;
+  for (int64_t i = 0; i < count && status == NULL; ++i) {
+    status = packed_int(&step->ints[i], job->slots, &numbers[i]);
+  }
+  if (status == NULL) {
+    status = tpu_buffer_from_host(job->device, numbers, TPU_I64, 1, &count, out_buffer);
+  }
+  if (memory != inline_numbers) tpu_free(memory);
+  return status;
+}
+
+static tpu_status_t pack_doubles(tpu_job_t* job, const tpu_step_t* step,
+                                 tpu_buffer_t** out_buffer) {
+  double inline_numbers[64];
+  int64_t count = step->double_count;
+  void* memory = inline_numbers;
+  if (count > 64) TPU_RETURN_IF_ERROR(tpu_calloc((size_t)count, sizeof(double), &memory));
+  double* numbers = memory;
+  for (int64_t i = 0; i < count; ++i) numbers[i] = job->slots[step->doubles[i].slot].as_double;
+  tpu_status_t status =
+      tpu_buffer_from_host(job->device, numbers, TPU_F64, 1, &count, out_buffer);
+  if (memory != inline_numbers) tpu_free(memory);
+  return status;
+}
+
+/* False when an input failed earlier. */
+static bool gather_inputs(const tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** inputs,
+                          uint8_t* donated) {
+  for (uint32_t i = 0; i < step->input_count; ++i) {
+    uint32_t index = tpu_ref_index(step->inputs[i]);
+    if (tpu_ref_kind(step->inputs[i]) == TPU_REF_EXTERNAL) {
+      inputs[i] = job->externals[index]->buffer;
+      donated[i] = step->donatable[i] && job->external_dead[index];
+    } else {
+      inputs[i] = job->buffers[index];
+      donated[i] = step->donatable[i];
+    }
+    if (inputs[i] == NULL) return false;
+  }
+  return true;
+}
+
+static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** inputs,
+                             uint8_t* donated, tpu_buffer_t** outputs) {
+  uint32_t count = step->input_count;
+  tpu_buffer_t *doubles = NULL, *ints = NULL;
+  tpu_status_t status = NULL;
+  if (step->double_count > 0) status = pack_doubles(job, step, &doubles);
+  if (status == NULL && step->int_count > 0) status = pack_ints(job, step, &ints);
+  if (status == NULL) {
+    if (doubles != NULL) inputs[count] = doubles, donated[count++] = 0;
+    if (ints != NULL) inputs[count] = ints, donated[count++] = 0;
+    status = tpu_executable_run(step->executable, (int)count, inputs, step->donatable, donated,
+                                step->output_bytes, outputs);
+  }
+  tpu_buffer_release(doubles);
+  tpu_buffer_release(ints);
+  return status;
+}
+
+static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
+  tpu_buffer_t* inline_inputs[INLINE_INPUTS];
+  uint8_t inline_donated[INLINE_INPUTS];
+  size_t inputs = step->input_count + 2, outputs = step->output_count;
+  void* memory = inline_inputs;
+  uint8_t* donated = inline_donated;
+  if (inputs + outputs > INLINE_INPUTS) {
+    TPU_RETURN_IF_ERROR(tpu_calloc(inputs + outputs, sizeof(void*) + 1, &memory));
+    donated = (uint8_t*)((void**)memory + inputs + outputs);
+  }
+  tpu_buffer_t** buffers = memory;
+  tpu_status_t status = NULL;
+  if (step->error != NULL) {
+    status = tpu_status_copy(step->error);
+  } else if (gather_inputs(job, step, buffers, donated)) {
+    status = run_step(job, step, buffers, donated, buffers + inputs);
+    if (status == NULL) {
+      ++job->launches;
+      for (size_t i = 0; i < outputs; ++i) job->buffers[step->outputs[i]] = buffers[inputs + i];
+    }
+  }
+  if (memory != inline_inputs) tpu_free(memory);
+  return status;
+}
+
+void tpu_job_run(tpu_job_t* job) {
+  for (uint32_t s = 0; s < job->step_count; ++s) {
+    const tpu_step_t* step = &job->steps[s];
+    tpu_status_t status = execute_step(job, step);
+    if (TPU_UNLIKELY(status != NULL)) {
+      const char* name = tpu_op_info(step->op)->name;
+      status = step->record_count == 1
+                   ? tpu_status_annotate(status, "%s", name)
+                   : tpu_status_annotate(status, "program of %u ops from %s",
+                                         step->record_count, name);
+      if (job->error == NULL) {
+        job->error = status;
+      } else {
+        tpu_status_free(status);
+      }
+    }
+    for (uint32_t i = 0; i < step->release_count; ++i) {
+      tpu_buffer_release(job->buffers[step->releases[i]]);
+      job->buffers[step->releases[i]] = NULL;
+    }
+  }
+}

@@ -1,0 +1,84 @@
+/* The builder's state. Included by builder*.c, views.c and program.c only. */
+#ifndef TPU_LOWER_BUILDER_INTERNAL_H_
+#define TPU_LOWER_BUILDER_INTERNAL_H_
+
+#include "lower/builder.h"
+#include "ops/views.h"
+
+/* SSA ids: n >= 0 is %n, -1 an error, -2 - k is %arg<k>. */
+#define TPUI_ID_ERROR (-1)
+#define TPUI_ID_ARGUMENT(k) (-2 - (int32_t)(k))
+
+/* Values inside a view's chain have more dimensions than tensors do. */
+#define TPUI_MAX_HLO_RANK (2 * TPU_MAX_RANK + 8)
+
+typedef struct tpui_arena_block_t {
+  struct tpui_arena_block_t* next;
+  size_t used, capacity;  // bytes behind this header
+} tpui_arena_block_t;
+
+/* One remembered result: a decoded operand or a constant. */
+typedef struct tpui_memo_t {
+  uint64_t key[4];
+  tpui_hlo_t value;
+} tpui_memo_t;
+
+struct tpui_builder_t {
+  const tpu_program_t* program;
+  const tpu_window_t* window;
+  tpu_status_t status;       // first failure
+  const char* op_name;       // of the record being lowered; "" outside
+  tpu_strbuf_t body;         // operations, one a line
+  int32_t next_id;
+  tpui_arena_block_t* arena;
+
+  tpui_hlo_t* values;        // [window->value_count] id TPUI_ID_ERROR: not in this program (yet)
+  tpui_hlo_t* externals;     // [window->external_count]
+  uint8_t* value_needed;     // [window->value_count] read by a later record, or an output
+
+  // Open addressing over constants and decoded operands; capacity is a power of two.
+  tpui_memo_t* memo;
+  size_t memo_count, memo_capacity;
+
+  // Dynamic slots: position of a slot's first number in its packed vector, or -1.
+  int32_t* slot_packed;      // [window->slot_count]
+  tpui_hlo_t packed_doubles;  // arguments; id TPUI_ID_ERROR when there are none
+  tpui_hlo_t packed_ints;
+};
+
+/* Looks a key up; when absent returns false and `*out_memo` is where the caller stores it with
+ * tpui_memo_put. Keys of different users differ in word 0. */
+bool tpui_memo_get(tpui_builder_t* b, const uint64_t key[4], tpui_hlo_t* out_value);
+void tpui_memo_put(tpui_builder_t* b, const uint64_t key[4], tpui_hlo_t value);
+enum { TPUI_MEMO_CONSTANT = 1, TPUI_MEMO_VIEW = 2, TPUI_MEMO_NUMBER = 3, TPUI_MEMO_CONVERT = 4 };
+
+/* Latches a status (takes it). */
+void tpui_latch_status(tpui_builder_t* b, tpu_status_t status);
+void tpui_builder_free(tpui_builder_t* b);
+
+/* The value that every call returns after a failure: rank 0, with sizes that may be indexed. */
+tpui_hlo_t tpui_harmless(void);
+/* A value without an operation behind it (argument or future result). */
+tpui_hlo_t tpui_value_make(tpui_builder_t* b, int32_t id, tpu_dtype_t dtype, int rank,
+                           const int64_t* sizes);
+void tpui_append_value(tpu_strbuf_t* out, tpui_hlo_t value);
+void tpui_append_type(tpu_strbuf_t* out, tpu_dtype_t dtype, int rank, const int64_t* sizes);
+
+/* Number `position` of a packed vector as a rank-0 value (F64 or I64). */
+tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t position);
+/* True when `slot` is a program argument. */
+bool tpui_slot_is_dynamic(const tpui_builder_t* b, uint32_t slot);
+
+/* A storage's content with metadata `base_meta` seen with another dtype. When element sizes differ the
+ * content becomes one flat dimension. `*out_meta` is what views of that dtype are planned against. */
+tpui_hlo_t tpui_view_retype(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                            tpu_dtype_t dtype, const tpu_meta_t** out_meta);
+/* The metadata that tpui_view_retype gives, without emitting anything. */
+tpu_status_t tpui_view_base_meta(const tpu_meta_t* base_meta, tpu_dtype_t dtype,
+                                 tpu_meta_id_t* out_id);
+
+/* A dynamic offset travels as one start per sliced factor, or, when this holds (gathers and steps), as
+ * the flat offset itself. */
+bool tpui_view_needs_flat_offset(const tpu_view_plan_t* plan);
+
+#endif  // TPU_LOWER_BUILDER_INTERNAL_H_

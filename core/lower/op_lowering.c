@@ -1,0 +1,13 @@
+#include "lower/op_lowering.h"
+
+static const tpui_op_lowering_t lowerings[TPU_OP_COUNT] = {
+#define TPU_OP(id, aten, family, lowering, argument, flags, opinfo) \
+  [TPU_OP_##id] = {tpui_lower_##lowering, argument},
+#include "ops/op_table.def"
+#undef TPU_OP
+};
+
+tpui_op_lowering_t tpui_op_lowering(tpu_op_t op) {
+  if ((int)op <= 0 || (int)op >= TPU_OP_COUNT) return (tpui_op_lowering_t){NULL, ""};
+  return lowerings[op];
+}

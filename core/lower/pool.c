@@ -1,0 +1,283 @@
+/* Max and average pools of two or three spatial dimensions, fixed and adaptive, and their gradients.
+ *
+ * A window is walked one dimension at a time (separable): k places per dimension instead of k^n, as
+ * strided slices that XLA fuses into one loop.
+ */
+#include "lower/gather.h"
+#include "lower/pool.h"
+
+#define MAX_SPATIAL 3
+
+typedef struct pool_t {
+  tpui_builder_t* b;
+  int spatial;                // dimensions pooled: the last ones
+  int64_t kernel[MAX_SPATIAL], stride[MAX_SPATIAL], padding[MAX_SPATIAL], dilation[MAX_SPATIAL];
+} pool_t;
+
+/* int[n] arguments may have one value for all dimensions, or none. */
+static void read_sizes(const tpui_lowering_t* op, int position, int count, const int64_t* if_none,
+                       int64_t* out) {
+  const int64_t* values = NULL;
+  int given = tpu_attr_ints(op->record->attrs, position, &values);
+  for (int i = 0; i < count; ++i) {
+    out[i] = given == 0 ? if_none[i] : values[i < given ? i : given - 1];
+  }
+}
+
+static const int64_t ones[MAX_SPATIAL] = {1, 1, 1};
+static const int64_t zeros[MAX_SPATIAL] = {0, 0, 0};
+
+static pool_t read_pool(const tpui_lowering_t* op, bool dilated) {
+  pool_t p = {.b = op->b, .spatial = op->argument[0] - '0'};
+  read_sizes(op, 0, p.spatial, ones, p.kernel);
+  read_sizes(op, 1, p.spatial, p.kernel, p.stride);
+  read_sizes(op, 2, p.spatial, zeros, p.padding);
+  for (int i = 0; i < p.spatial; ++i) p.dilation[i] = 1;
+  if (dilated) read_sizes(op, 3, p.spatial, ones, p.dilation);
+  return p;
+}
+
+/* Place `k` of every window along one dimension: out[j] = x[j*stride + k*dilation - padding], with
+ * `fill` outside. */
+static tpui_hlo_t window_place(const pool_t* p, tpui_hlo_t x, int i, int64_t k, int64_t out_size,
+                               tpui_hlo_t fill) {
+  int dim = x.rank - p->spatial + i;
+  int64_t size = x.sizes[dim];
+  int64_t first = k * p->dilation[i] - p->padding[i];
+  int64_t last = first + (out_size - 1) * p->stride[i];
+  int64_t low[TPU_MAX_RANK] = {0}, high[TPU_MAX_RANK] = {0};
+  low[dim] = -first;            // crops when positive: place 0 of the result is `first`
+  high[dim] = last + 1 - size;
+  tpui_hlo_t span = tpui_pad(p->b, x, fill, low, high, NULL);
+  if (p->stride[i] == 1 || out_size == 1) return span;
+  int64_t starts[TPU_MAX_RANK] = {0}, steps[TPU_MAX_RANK];
+  for (int d = 0; d < x.rank; ++d) steps[d] = d == dim ? p->stride[i] : 1;
+  return tpui_slice(p->b, span, starts, span.sizes, steps);
+}
+
+/* The adjoint of window_place: values of every window put back to place `k`, zero elsewhere. */
+static tpui_hlo_t window_unplace(const pool_t* p, tpui_hlo_t y, int i, int64_t k, int64_t in_size) {
+  int dim = y.rank - p->spatial + i;
+  int64_t first = k * p->dilation[i] - p->padding[i];
+  int64_t spread = (y.sizes[dim] - 1) * p->stride[i] + 1;
+  int64_t low[TPU_MAX_RANK] = {0}, high[TPU_MAX_RANK] = {0}, interior[TPU_MAX_RANK] = {0};
+  low[dim] = first;
+  high[dim] = in_size - first - spread;
+  interior[dim] = p->stride[i] - 1;
+  return tpui_pad(p->b, y, tpui_constant(p->b, y.dtype, 0), low, high, interior);
+}
+
+/* --- max --- */
+
+/* First valid place of every window along a dimension: the index that a window of -inf reports. */
+static tpui_hlo_t first_valid(const pool_t* p, int i, int dim, tpui_hlo_t like) {
+  int64_t count = like.sizes[dim];
+  int64_t* values = tpui_arena(p->b, (size_t)(count > 0 ? count : 1) * sizeof(int64_t));
+  if (values == NULL) return like;
+  for (int64_t j = 0; j < count; ++j) {
+    int64_t start = j * p->stride[i] - p->padding[i];
+    while (start < 0) start += p->dilation[i];
+    values[j] = start;
+  }
+  tpui_hlo_t line = tpui_constant_ints(p->b, TPU_I32, (int)count, values);
+  return tpui_spread(p->b, line, dim, like.rank, like.sizes);
+}
+
+/* Maximum along one dimension with the flat index (within the pooled dimensions) where it was found.
+ * `index` is the flat index found so far, or not given (NULL) for the first dimension. */
+static void max_along(const pool_t* p, int i, int64_t out_size, tpui_hlo_t* value,
+                      tpui_hlo_t* index) {
+  tpui_builder_t* b = p->b;
+  tpui_hlo_t lowest = tpui_lowest(b, value->dtype), zero = tpui_constant(b, TPU_I32, 0);
+  tpui_hlo_t best = lowest, best_index = zero;
+  for (int64_t k = 0; k < p->kernel[i] && tpui_ok(b); ++k) {
+    tpui_hlo_t v = window_place(p, *value, i, k, out_size, lowest);
+    tpui_hlo_t at = window_place(p, *index, i, k, out_size, tpui_constant(b, TPU_I32, -1));
+    if (k == 0) {
+      best = v;
+      best_index = at;
+      continue;
+    }
+    // A place outside (index -1) never wins over one inside; NaN wins over everything before it.
+    tpui_hlo_t better = tpui_compare(b, "GT", v, best);
+    better = tpui_binary(b, "or", better, tpui_is_nan(b, v));
+    better = tpui_binary(b, "or", better, tpui_compare_constant(b, "LT", best_index, 0));
+    better = tpui_binary(b, "and", better, tpui_compare_constant(b, "GE", at, 0));
+    best = tpui_select(b, better, v, best);
+    best_index = tpui_select(b, better, at, best_index);
+  }
+  *value = best;
+  *index = best_index;
+}
+
+/* Flat index within the last `spatial` dimensions. */
+static tpui_hlo_t flat_index(tpui_builder_t* b, tpui_hlo_t x, int spatial) {
+  int64_t sizes[MAX_SPATIAL];
+  int64_t plane = tpui_count(x, x.rank - spatial, x.rank);
+  for (int i = 0; i < spatial; ++i) sizes[i] = x.sizes[x.rank - spatial + i];
+  tpui_hlo_t flat = tpui_iota(b, TPU_I32, 1, &plane, 0);
+  return tpui_broadcast_to(b, tpui_reshape(b, flat, spatial, sizes), x.rank, x.sizes);
+}
+
+void tpui_lower_max_pool(const tpui_lowering_t* op) {
+  pool_t p = read_pool(op, true);
+  tpui_hlo_t x = tpui_operand(op, 0);
+  const tpu_meta_t* result = tpui_result_meta(op, 0);
+  if (!tpui_ok(op->b)) return;
+  if (result->numel == 0) {
+    tpui_set_result(op, 0, tpui_constant(op->b, x.dtype, 0));
+    tpui_set_result(op, 1, tpui_constant(op->b, TPU_I64, 0));
+    return;
+  }
+  tpui_hlo_t index = flat_index(op->b, x, p.spatial);
+  for (int i = p.spatial - 1; i >= 0; --i) {
+    max_along(&p, i, result->sizes[x.rank - p.spatial + i], &x, &index);
+  }
+  tpui_set_result(op, 0, x);
+  tpui_set_result(op, 1, index);
+}
+
+/* Windows up to this many places: their gradient is a sum of masked shifts instead of a scatter. */
+#define MAX_SHIFTED_PLACES 64
+
+static tpui_hlo_t max_grad_by_shifts(const pool_t* p, tpui_hlo_t grad, tpui_hlo_t index,
+                                     tpui_hlo_t x) {
+  tpui_builder_t* b = p->b;
+  tpui_hlo_t here = flat_index(b, x, p->spatial), total = tpui_full_like(b, x, grad.dtype, 0);
+  int64_t places = 1, plane = tpui_count(x, x.rank - p->spatial, x.rank);
+  tpui_hlo_t outside = tpui_constant_int(b, TPU_I32, plane);
+  for (int i = 0; i < p->spatial; ++i) places *= p->kernel[i];
+  for (int64_t place = 0; place < places && tpui_ok(b); ++place) {
+    int64_t rest = place, k[MAX_SPATIAL];
+    for (int i = p->spatial - 1; i >= 0; --i) {
+      k[i] = rest % p->kernel[i];
+      rest /= p->kernel[i];
+    }
+    // The input index under this place; a window's gradient belongs here when that is its maximum.
+    tpui_hlo_t under = here, share = grad;
+    for (int i = p->spatial - 1; i >= 0; --i) {
+      int64_t out_size = grad.sizes[grad.rank - p->spatial + i];
+      under = window_place(p, under, i, k[i], out_size, outside);
+    }
+    share = tpui_select(b, tpui_compare(b, "EQ", under, index), share,
+                        tpui_constant(b, grad.dtype, 0));
+    for (int i = 0; i < p->spatial; ++i) {
+      share = window_unplace(p, share, i, k[i], x.sizes[x.rank - p->spatial + i]);
+    }
+    total = tpui_binary(b, "add", total, share);
+  }
+  return total;
+}
+
+tpui_hlo_t tpui_pool_scatter(tpui_builder_t* b, tpui_hlo_t grad, tpui_hlo_t index, tpui_hlo_t x,
+                             int spatial) {
+  int64_t lines = tpui_count(x, 0, x.rank - spatial);
+  int64_t in_plane = tpui_count(x, x.rank - spatial, x.rank);
+  const int64_t in[] = {lines, in_plane};
+  const int64_t out[] = {lines, tpui_count(grad, grad.rank - spatial, grad.rank)};
+  tpui_hlo_t zero = tpui_full(b, grad.dtype, 0, 2, in);
+  tpui_hlo_t sum = tpui_scatter_along(b, "add", zero, 1, tpui_reshape(b, index, 2, out),
+                                      tpui_reshape(b, grad, 2, out));
+  return tpui_reshape(b, sum, x.rank, x.sizes);
+}
+
+void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  pool_t p = read_pool(op, true);
+  tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
+  tpui_hlo_t index = tpui_operand_as(op, 2, TPU_I32);
+  if (!tpui_ok(b)) return;
+  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
+  if (tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0) {
+    tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
+    return;
+  }
+  grad = tpui_convert(b, grad, dtype);
+  int64_t places = 1;
+  for (int i = 0; i < p.spatial; ++i) places *= p.kernel[i];
+  tpui_set_result(op, 0, places <= MAX_SHIFTED_PLACES
+                             ? max_grad_by_shifts(&p, grad, index, x)
+                             : tpui_pool_scatter(b, grad, index, x, p.spatial));
+}
+
+/* --- average --- */
+
+/* What every window's sum is divided by, per place of the result; PyTorch's rule: the window's extent
+ * clipped to the padded input, or to the input itself without count_include_pad. */
+static tpui_hlo_t divisors(const pool_t* p, const int64_t* in, const int64_t* out, int rank,
+                           const int64_t* sizes, bool include_pad, int64_t override,
+                           tpu_dtype_t dtype) {
+  tpui_builder_t* b = p->b;
+  if (override > 0) return tpui_constant(b, dtype, (double)override);
+  tpui_hlo_t total = {0};
+  for (int i = 0; i < p->spatial; ++i) {
+    int64_t* counts = tpui_arena(b, (size_t)(out[i] > 0 ? out[i] : 1) * sizeof(int64_t));
+    if (counts == NULL) return tpui_constant(b, dtype, 1);
+    for (int64_t j = 0; j < out[i]; ++j) {
+      int64_t start = j * p->stride[i] - p->padding[i], end = start + p->kernel[i];
+      if (end > in[i] + p->padding[i]) end = in[i] + p->padding[i];
+      if (!include_pad && start < 0) start = 0;
+      if (!include_pad && end > in[i]) end = in[i];
+      counts[j] = end - start;
+    }
+    tpui_hlo_t line = tpui_convert(b, tpui_constant_ints(b, TPU_I64, (int)out[i], counts), dtype);
+    line = tpui_spread(b, line, rank - p->spatial + i, rank, sizes);
+    total = i == 0 ? line : tpui_binary(b, "multiply", total, line);
+  }
+  return total;
+}
+
+static tpui_hlo_t read_divisors(const tpui_lowering_t* op, const pool_t* p, tpui_hlo_t x, int rank,
+                                const int64_t* y_sizes, tpu_dtype_t dtype) {
+  int first = rank - p->spatial;
+  bool include_pad = tpu_attr_int(op->record->attrs, 4, 1) != 0;
+  int64_t override = tpu_attr_int(op->record->attrs, 5, 0);
+  return divisors(p, x.sizes + first, y_sizes + first, rank, y_sizes, include_pad, override, dtype);
+}
+
+void tpui_lower_avg_pool(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  pool_t p = read_pool(op, false);
+  tpui_hlo_t x = tpui_operand(op, 0);
+  const tpu_meta_t* result = tpui_result_meta(op, 0);
+  if (!tpui_ok(b)) return;
+  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
+  if (result->numel == 0) {
+    tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
+    return;
+  }
+  tpui_hlo_t sum = tpui_convert(b, x, dtype), zero = tpui_constant(b, dtype, 0);
+  for (int i = p.spatial - 1; i >= 0; --i) {
+    int64_t out_size = result->sizes[x.rank - p.spatial + i];
+    tpui_hlo_t total = window_place(&p, sum, i, 0, out_size, zero);
+    for (int64_t k = 1; k < p.kernel[i]; ++k) {
+      total = tpui_binary(b, "add", total, window_place(&p, sum, i, k, out_size, zero));
+    }
+    sum = total;
+  }
+  tpui_hlo_t by = read_divisors(op, &p, x, result->rank, result->sizes, dtype);
+  tpui_set_result(op, 0, tpui_binary(b, "divide", sum, by));
+}
+
+void tpui_lower_avg_pool_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  pool_t p = read_pool(op, false);
+  tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
+  if (!tpui_ok(b)) return;
+  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
+  if (tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0) {
+    tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
+    return;
+  }
+  grad = tpui_convert(b, grad, dtype);
+  grad = tpui_binary(b, "divide", grad, read_divisors(op, &p, x, grad.rank, grad.sizes, dtype));
+  for (int i = p.spatial - 1; i >= 0; --i) {
+    int64_t in_size = x.sizes[x.rank - p.spatial + i];
+    tpui_hlo_t total = window_unplace(&p, grad, i, 0, in_size);
+    for (int64_t k = 1; k < p.kernel[i]; ++k) {
+      total = tpui_binary(b, "add", total, window_unplace(&p, grad, i, k, in_size));
+    }
+    grad = total;
+  }
+  tpui_set_result(op, 0, grad);
+}

@@ -1,0 +1,295 @@
+/* tpu_lower_program: packs the dynamic slots, lowers each record, writes the signature. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "lower/builder_internal.h"
+#include "lower/op_lowering.h"
+
+#define NO_OUTPUT (-1)
+
+/* --- dynamic slots --- */
+
+static tpu_status_t push(tpu_packed_slot_t** array, uint32_t* count, size_t* capacity,
+                         tpu_packed_slot_t entry) {
+  void* data = *array;
+  tpu_status_t status = tpu_grow(&data, capacity, (size_t)*count + 1, sizeof entry);
+  *array = data;
+  if (status == NULL) (*array)[(*count)++] = entry;
+  return status;
+}
+
+typedef struct packer_t {
+  tpui_builder_t* b;
+  tpu_lowered_t* out;
+  size_t double_capacity, int_capacity;
+} packer_t;
+
+static tpu_status_t pack_number(packer_t* p, uint32_t slot, bool is_double) {
+  tpu_packed_slot_t entry = {.slot = slot, .factor = -1, .base = 0, .view = 0};
+  if (is_double) {
+    p->b->slot_packed[slot] = (int32_t)p->out->double_count;
+    return push(&p->out->doubles, &p->out->double_count, &p->double_capacity, entry);
+  }
+  p->b->slot_packed[slot] = (int32_t)p->out->int_count;
+  return push(&p->out->ints, &p->out->int_count, &p->int_capacity, entry);
+}
+
+/* An offset becomes its plan's starts; the plan's structure is that of the slot's present value. */
+static tpu_status_t pack_offset(packer_t* p, uint32_t slot, tpu_meta_id_t base,
+                                tpu_meta_id_t view_id) {
+  const tpu_meta_t* view = tpu_meta_get(view_id);
+  const tpu_meta_t* base_meta = tpu_meta_get(base);
+  tpu_view_plan_t plan;
+  tpu_packed_slot_t entry = {.slot = slot, .factor = -1, .base = 0, .view = view_id};
+  if (view == NULL || base_meta == NULL) {
+    return tpu_status_make(TPU_INTERNAL, "view of a value without metadata");
+  }
+  if (view->numel == 0) return NULL;  // reads nothing: the offset has no effect
+  TPU_RETURN_IF_ERROR(tpui_view_base_meta(base_meta, view->dtype, &entry.base));
+  int64_t offset = p->b->window->slots[slot].as_int;
+  TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(entry.base), view, offset, &plan));
+  p->b->slot_packed[slot] = (int32_t)p->out->int_count;
+  if (tpui_view_needs_flat_offset(&plan)) {
+    return push(&p->out->ints, &p->out->int_count, &p->int_capacity, entry);
+  }
+  for (int i = 0; i < plan.factor_count && plan.kind == TPU_VIEW_CHAIN; ++i) {
+    if (plan.counts[i] == plan.factors[i]) continue;
+    entry.factor = i;
+    TPU_RETURN_IF_ERROR(push(&p->out->ints, &p->out->int_count, &p->int_capacity, entry));
+  }
+  return NULL;
+}
+
+static tpu_status_t pack_record(packer_t* p, const tpu_record_t* record) {
+  const tpu_program_t* program = p->b->program;
+  uint32_t slot = record->first_slot;
+  for (int k = 0; k < record->operand_count; ++k) {
+    uint32_t ref = tpu_record_ref(record, k);
+    if (!tpu_ref_has_slot(ref)) continue;
+    uint32_t here = slot++;
+    if (program->slot_dynamic == NULL || program->slot_dynamic[here] == 0) continue;
+    bool scalar = tpu_ref_kind(ref) == TPU_REF_SCALAR;
+    tpu_meta_id_t view = tpu_record_view(record, k);
+    if (scalar && view == 0) {
+      tpu_dtype_t dtype = (tpu_dtype_t)tpu_ref_index(ref);
+      TPU_RETURN_IF_ERROR(pack_number(p, here, tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT));
+      continue;
+    }
+    // A scalar with a view is the offset at which operand 0 is written.
+    uint32_t base = scalar ? tpu_record_ref(record, 0) : ref;
+    TPU_RETURN_IF_ERROR(
+        pack_offset(p, here, tpu_window_ref_meta(program->window, base), view));
+  }
+  return NULL;
+}
+
+static tpu_status_t pack_slots(tpui_builder_t* b, tpu_lowered_t* out) {
+  packer_t packer = {.b = b, .out = out};
+  for (uint32_t i = 0; i < b->program->record_count; ++i) {
+    tpu_record_t record;
+    tpu_window_record(b->window, b->program->records[i], &record);
+    TPU_RETURN_IF_ERROR(pack_record(&packer, &record));
+  }
+  return NULL;
+}
+
+/* --- values --- */
+
+static void mark_needed(tpui_builder_t* b) {
+  for (uint32_t i = 0; i < b->program->record_count; ++i) {
+    tpu_record_t record;
+    tpu_window_record(b->window, b->program->records[i], &record);
+    for (int k = 0; k < record.operand_count; ++k) {
+      uint32_t ref = tpu_record_ref(&record, k);
+      if (tpu_ref_kind(ref) == TPU_REF_WINDOW) b->value_needed[tpu_ref_index(ref)] = 1;
+    }
+  }
+  for (uint32_t i = 0; i < b->program->output_count; ++i) {
+    b->value_needed[b->program->outputs[i]] = 1;
+  }
+}
+
+static tpui_hlo_t* new_values(tpui_builder_t* b, uint32_t count) {
+  tpui_hlo_t* values = tpui_arena(b, (count > 0 ? count : 1) * sizeof(tpui_hlo_t));
+  for (uint32_t i = 0; values != NULL && i < count; ++i) values[i] = tpui_harmless();
+  return values;
+}
+
+static void bind_inputs(tpui_builder_t* b, const tpu_lowered_t* lowered) {
+  const tpu_program_t* program = b->program;
+  uint32_t at = 0;
+  for (; at < program->input_count; ++at) {
+    uint32_t ref = program->inputs[at].ref;
+    const tpu_meta_t* meta = tpu_meta_get(tpu_window_ref_meta(b->window, ref));
+    if (meta == NULL) {
+      tpui_fail(b, TPU_INTERNAL, "input %u has no metadata", at);
+      return;
+    }
+    tpui_hlo_t* values = tpu_ref_kind(ref) == TPU_REF_WINDOW ? b->values : b->externals;
+    values[tpu_ref_index(ref)] =
+        tpui_value_make(b, TPUI_ID_ARGUMENT(at), meta->dtype, meta->rank, meta->sizes);
+  }
+  int64_t doubles = lowered->double_count, ints = lowered->int_count;
+  if (doubles > 0) {
+    b->packed_doubles = tpui_value_make(b, TPUI_ID_ARGUMENT(at++), TPU_F64, 1, &doubles);
+  }
+  if (ints > 0) b->packed_ints = tpui_value_make(b, TPUI_ID_ARGUMENT(at), TPU_I64, 1, &ints);
+}
+
+static tpu_status_t begin(tpui_builder_t* b, tpu_lowered_t* out) {
+  const tpu_window_t* window = b->window;
+  b->op_name = "";
+  b->values = new_values(b, window->value_count);
+  b->externals = new_values(b, window->external_count);
+  b->value_needed = tpui_arena(b, window->value_count + 1);
+  b->slot_packed = tpui_arena(b, (window->slot_count + 1) * sizeof(int32_t));
+  b->packed_doubles = b->packed_ints = tpui_harmless();
+  if (!tpui_ok(b)) return NULL;  // latched
+  for (uint32_t i = 0; i < window->slot_count; ++i) b->slot_packed[i] = -1;
+  TPU_RETURN_IF_ERROR(pack_slots(b, out));
+  mark_needed(b);
+  bind_inputs(b, out);
+  return NULL;
+}
+
+/* --- records --- */
+
+static void lower_record(tpui_builder_t* b, uint32_t index) {
+  tpu_record_t record;
+  tpu_window_record(b->window, index, &record);
+  const tpu_op_info_t* info = tpu_op_info(record.op);
+  tpui_op_lowering_t lowering = tpui_op_lowering(record.op);
+  b->op_name = info->name;
+  if (lowering.function == NULL) {
+    tpui_fail(b, TPU_UNIMPLEMENTED, "no lowering for operation %d", (int)record.op);
+    return;
+  }
+  tpui_lowering_t op = {.b = b, .record = &record, .argument = lowering.argument};
+  lowering.function(&op);
+  for (int k = 0; k < record.result_count && tpui_ok(b); ++k) {
+    if (tpui_result_needed(&op, k) && b->values[record.first_value + k].id == TPUI_ID_ERROR) {
+      tpui_fail(b, TPU_INTERNAL, "the lowering gave no result %d", k);
+    }
+  }
+  b->op_name = "";
+}
+
+/* --- signature --- */
+
+static const tpu_meta_t* output_meta(const tpui_builder_t* b, uint32_t output) {
+  return tpu_meta_get(b->window->value_metas[b->program->outputs[output]]);
+}
+
+static bool same_type(const tpu_meta_t* a, const tpu_meta_t* b) {
+  return a->dtype == b->dtype && a->rank == b->rank &&
+         (a->rank == 0 || memcmp(a->sizes, b->sizes, (size_t)a->rank * sizeof(int64_t)) == 0);
+}
+
+/* True when output's value is made from `ref` as its first operand: the in-place case. */
+static bool is_update_of(const tpui_builder_t* b, uint32_t output, uint32_t ref) {
+  tpu_record_t record;
+  tpu_window_record(b->window, b->window->value_records[b->program->outputs[output]], &record);
+  if (record.operand_count == 0) return false;
+  return (tpu_record_ref(&record, 0) & ~TPU_REF_VIEW_BIT) == ref;
+}
+
+/* Output that argument `input` may be written into, or NO_OUTPUT. */
+static int32_t alias_of(const tpui_builder_t* b, uint32_t input, const uint8_t* taken) {
+  const tpu_program_input_t* in = &b->program->inputs[input];
+  if (!in->donatable) return NO_OUTPUT;
+  const tpu_meta_t* meta = tpu_meta_get(tpu_window_ref_meta(b->window, in->ref));
+  int32_t found = NO_OUTPUT;
+  for (uint32_t i = 0; i < b->program->output_count; ++i) {
+    if (taken[i] || !same_type(meta, output_meta(b, i))) continue;
+    if (is_update_of(b, i, in->ref)) return (int32_t)i;
+    if (found == NO_OUTPUT) found = (int32_t)i;
+  }
+  return found;
+}
+
+static void append_meta_type(tpu_strbuf_t* out, const tpu_meta_t* meta) {
+  tpui_append_type(out, meta->dtype, meta->rank, meta->sizes);
+}
+
+static void append_packed(tpu_strbuf_t* out, uint32_t* argument, uint32_t count,
+                          tpu_dtype_t dtype) {
+  int64_t size = count;
+  if (count == 0) return;
+  tpu_strbuf_printf(out, "%s%%arg%u: ", *argument > 0 ? ", " : "", *argument);
+  tpui_append_type(out, dtype, 1, &size);
+  ++*argument;
+}
+
+static void append_signature(tpui_builder_t* b, tpu_lowered_t* lowered) {
+  tpu_strbuf_t* out = &lowered->text;
+  const tpu_program_t* program = b->program;
+  uint8_t* taken = tpui_arena(b, program->output_count + 1);
+  if (taken == NULL) return;
+  uint32_t at = 0;
+  for (; at < program->input_count; ++at) {
+    tpu_strbuf_printf(out, "%s%%arg%u: ", at > 0 ? ", " : "", at);
+    append_meta_type(out, tpu_meta_get(tpu_window_ref_meta(b->window, program->inputs[at].ref)));
+    int32_t alias = alias_of(b, at, taken);
+    if (alias == NO_OUTPUT) continue;
+    taken[alias] = 1;
+    tpu_strbuf_printf(out, " {tf.aliasing_output = %d : i32}", alias);
+  }
+  append_packed(out, &at, lowered->double_count, TPU_F64);
+  append_packed(out, &at, lowered->int_count, TPU_I64);
+  tpu_strbuf_append(out, ") -> (");
+  for (uint32_t i = 0; i < program->output_count; ++i) {
+    if (i > 0) tpu_strbuf_append(out, ", ");
+    append_meta_type(out, output_meta(b, i));
+  }
+  tpu_strbuf_append(out, ")");
+}
+
+static void append_return(tpui_builder_t* b, tpu_strbuf_t* out) {
+  const tpu_program_t* program = b->program;
+  tpu_strbuf_append(out, "\"func.return\"(");
+  for (uint32_t i = 0; i < program->output_count; ++i) {
+    if (i > 0) tpu_strbuf_append(out, ", ");
+    tpui_append_value(out, b->values[program->outputs[i]]);
+  }
+  tpu_strbuf_append(out, ") : (");
+  for (uint32_t i = 0; i < program->output_count; ++i) {
+    if (i > 0) tpu_strbuf_append(out, ", ");
+    append_meta_type(out, output_meta(b, i));
+  }
+  tpu_strbuf_append(out, ") -> ()\n");
+}
+
+static void write_text(tpui_builder_t* b, tpu_lowered_t* lowered) {
+  tpu_strbuf_t* out = &lowered->text;
+  tpu_strbuf_append(out, "module @tpu {\nfunc.func @main(");
+  append_signature(b, lowered);
+  tpu_strbuf_append(out, " {\n");
+  tpu_strbuf_append_bytes(out, tpu_strbuf_text(&b->body), b->body.size);
+  append_return(b, out);
+  tpu_strbuf_append(out, "}\n}\n");
+}
+
+tpu_status_t tpu_lower_program(const tpu_program_t* program, tpu_lowered_t* out_lowered) {
+  memset(out_lowered, 0, sizeof *out_lowered);
+  tpui_builder_t b = {.program = program, .window = program->window, .op_name = ""};
+  tpu_status_t status = begin(&b, out_lowered);
+  for (uint32_t i = 0; status == NULL && tpui_ok(&b) && i < program->record_count; ++i) {
+    lower_record(&b, program->records[i]);
+  }
+  if (status == NULL && tpui_ok(&b)) write_text(&b, out_lowered);
+  status = tpu_status_join(status, b.status);
+  b.status = NULL;
+  if (status == NULL) status = tpu_strbuf_status(&b.body);
+  if (status == NULL) status = tpu_strbuf_status(&out_lowered->text);
+  tpui_builder_free(&b);
+  if (status != NULL) tpu_lowered_free(out_lowered);
+  return status;
+}
+
+void tpu_lowered_free(tpu_lowered_t* lowered) {
+  tpu_strbuf_free(&lowered->text);
+  tpu_free(lowered->doubles);
+  tpu_free(lowered->ints);
+  lowered->doubles = lowered->ints = NULL;
+  lowered->double_count = lowered->int_count = 0;
+}

@@ -1,0 +1,305 @@
+/* Writing with index tensors: scatter, index_put, index_add, index_copy, index_fill, put. */
+#include "lower/gather.h"
+#include "lower/index_list.h"
+
+#include <string.h>
+
+static tpui_hlo_t at_least_1d(const tpui_lowering_t* op, int k) {
+  return tpui_at_least_1d(op->b, tpui_operand(op, k));
+}
+
+/* Sums of half precision numbers are formed in float32. */
+static tpui_hlo_t accumulate_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
+                                   tpui_hlo_t index, tpui_hlo_t source) {
+  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
+  tpui_hlo_t sum = tpui_scatter_along(b, kind, tpui_convert(b, x, dtype), dim, index,
+                                      tpui_convert(b, source, dtype));
+  return tpui_convert(b, sum, x.dtype);
+}
+
+/* The source of a scatter: a scalar, or a tensor made at least 1-d and converted to x's dtype. */
+static tpui_hlo_t read_source(const tpui_lowering_t* op, int k, tpu_dtype_t dtype) {
+  tpui_hlo_t source = tpui_operand_as(op, k, dtype);
+  return tpui_operand_meta(op, k) == NULL ? source : tpui_at_least_1d(op->b, source);
+}
+
+void tpui_lower_scatter(const tpui_lowering_t* op) {
+  tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
+  tpui_hlo_t source = read_source(op, 2, x.dtype);
+  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
+  const char* kind = op->argument;
+  if (strcmp(kind, "reduce") == 0) kind = tpu_attr_text(op->record->attrs, 1);
+  tpui_hlo_t result = strcmp(kind, "set") == 0
+                          ? tpui_scatter_along(op->b, kind, x, dim, index, source)
+                          : accumulate_along(op->b, kind, x, dim, index, source);
+  tpui_set_result_reshaped(op, 0, result);
+}
+
+/* --- scatter_reduce --- */
+
+typedef struct reduce_kind_t {
+  const char* name;
+  const char* combine;
+} reduce_kind_t;
+
+static const reduce_kind_t reduce_kinds[] = {
+    {"sum", "add"}, {"mean", "add"}, {"prod", "multiply"}, {"amax", "maximum"}, {"amin", "minimum"},
+};
+
+static const char* combine_of(const char* name) {
+  for (size_t i = 0; i < sizeof reduce_kinds / sizeof reduce_kinds[0]; ++i) {
+    if (strcmp(reduce_kinds[i].name, name) == 0) return reduce_kinds[i].combine;
+  }
+  return NULL;
+}
+
+static tpui_hlo_t identity_of(tpui_builder_t* b, const char* combine, tpu_dtype_t dtype) {
+  if (strcmp(combine, "maximum") == 0) return tpui_lowest(b, dtype);
+  if (strcmp(combine, "minimum") == 0) return tpui_highest(b, dtype);
+  return tpui_constant(b, dtype, strcmp(combine, "add") == 0 ? 0 : 1);
+}
+
+/* Sum divided by the number of summands; integers round down. */
+static tpui_hlo_t divide_counts(tpui_builder_t* b, tpui_hlo_t sum, tpui_hlo_t count) {
+  count = tpui_binary(b, "maximum", count, tpui_constant(b, count.dtype, 1));
+  tpui_hlo_t quotient = tpui_binary(b, "divide", sum, count);
+  if (tpu_dtype_kind(sum.dtype) != TPU_KIND_SIGNED) return quotient;
+  tpui_hlo_t rest = tpui_binary(b, "remainder", sum, count);
+  tpui_hlo_t below = tpui_compare_constant(b, "LT", rest, 0);
+  return tpui_binary(b, "subtract", quotient, tpui_convert(b, below, sum.dtype));
+}
+
+void tpui_lower_scatter_reduce(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
+  tpui_hlo_t source = read_source(op, 2, x.dtype);
+  tpu_attrs_id_t attrs = op->record->attrs;
+  int dim = tpui_wrap_dim(tpu_attr_int(attrs, 0, 0), x.rank);
+  const char* name = tpu_attr_text(attrs, 1);
+  const char* combine = combine_of(name);
+  bool include_self = tpu_attr_int(attrs, 2, 1) != 0;
+  if (combine == NULL) {
+    tpui_fail(b, TPU_INVALID_ARGUMENT, "unknown reduction '%s'", name);
+    return;
+  }
+  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
+  tpui_hlo_t start = tpui_convert(b, x, dtype);
+  source = tpui_convert(b, source, dtype);
+  if (!include_self) {
+    tpui_hlo_t touched = tpui_scatter_along(b, "set", tpui_full_like(b, x, TPU_BOOL, 0), dim, index,
+                                            tpui_constant(b, TPU_BOOL, 1));
+    start = tpui_select(b, touched, identity_of(b, combine, dtype), start);
+  }
+  tpui_hlo_t result = tpui_scatter_along(b, combine, start, dim, index, source);
+  if (strcmp(name, "mean") == 0) {
+    tpui_hlo_t count = tpui_scatter_along(b, "add", tpui_full_like(b, x, dtype, include_self), dim,
+                                          index, tpui_constant(b, dtype, 1));
+    result = divide_counts(b, result, count);
+  }
+  tpui_set_result_reshaped(op, 0, result);
+}
+
+/* --- whole slices along one dimension --- */
+
+/* Self, index (rank 1), source (self's sizes with index's length along dim); converts to `dtype`. */
+typedef struct slices_t {
+  tpui_hlo_t x, index, source;
+  int dim;
+} slices_t;
+
+static slices_t read_slices(const tpui_lowering_t* op) {
+  slices_t s;
+  s.x = at_least_1d(op, 0);
+  s.index = at_least_1d(op, 1);
+  s.dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), s.x.rank);
+  int64_t sizes[TPU_MAX_RANK];
+  for (int i = 0; i < s.x.rank; ++i) sizes[i] = i == s.dim ? s.index.sizes[0] : s.x.sizes[i];
+  s.source = tpui_reshape(op->b, tpui_operand_as(op, 2, s.x.dtype), s.x.rank, sizes);
+  return s;
+}
+
+void tpui_lower_index_copy(const tpui_lowering_t* op) {
+  slices_t s = read_slices(op);
+  tpui_set_result_reshaped(op, 0,
+                           tpui_scatter_dim(op->b, "set", s.x, s.dim, s.index, s.source));
+}
+
+void tpui_lower_index_add(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  slices_t s = read_slices(op);
+  tpu_dtype_t dtype = tpui_math_dtype(s.x.dtype);
+  tpui_hlo_t source = tpui_convert(b, s.source, dtype);
+  double alpha = 0;
+  if (dtype != TPU_BOOL && !(tpui_operand_constant(op, 3, &alpha) && alpha == 1)) {
+    source = tpui_binary(b, "multiply", source, tpui_operand_as(op, 3, dtype));
+  }
+  tpui_hlo_t x = tpui_convert(b, s.x, dtype);
+  tpui_set_result_reshaped(op, 0, tpui_scatter_dim(b, "add", x, s.dim, s.index, source));
+}
+
+void tpui_lower_index_fill(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
+  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
+  int64_t size = x.sizes[dim];
+  tpui_hlo_t none = tpui_full(b, TPU_BOOL, 0, 1, &size);
+  tpui_hlo_t all = tpui_full(b, TPU_BOOL, 1, 1, index.sizes);
+  tpui_hlo_t hit = tpui_scatter_dim(b, "set", none, 0, index, all);
+  hit = tpui_spread(b, hit, dim, x.rank, x.sizes);
+  tpui_hlo_t value = tpui_operand_as(op, 2, x.dtype);
+  if (value.rank > 0) value = tpui_reshape(b, value, 0, NULL);
+  tpui_set_result_reshaped(op, 0, tpui_select(b, hit, value, x));
+}
+
+void tpui_lower_embedding_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpu_attrs_id_t attrs = op->record->attrs;
+  int64_t rows = tpu_attr_int(attrs, 0, 0), padding = tpu_attr_int(attrs, 1, -1);
+  tpui_hlo_t grad = tpui_operand(op, 0);
+  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
+  tpui_hlo_t index = tpui_flatten(b, tpui_convert(b, tpui_operand(op, 1), TPU_I64));
+  if (!tpui_ok(b) || grad.rank == 0) return;
+  int64_t count = index.sizes[0], width = grad.sizes[grad.rank - 1];
+  grad = tpui_convert(b, tpui_reshape(b, grad, 2, (const int64_t[]){count, width}), dtype);
+  if (padding >= 0) {  // row `rows` does not exist: its updates are dropped
+    tpui_hlo_t skip = tpui_compare(b, "EQ", index, tpui_constant_int(b, TPU_I64, padding));
+    index = tpui_select(b, skip, tpui_constant_int(b, TPU_I64, rows), index);
+  }
+  if (tpu_attr_int(attrs, 2, 0) != 0) {
+    tpui_hlo_t uses = tpui_scatter_dim(b, "add", tpui_full(b, dtype, 0, 1, &rows), 0, index,
+                                       tpui_full(b, dtype, 1, 1, &count));
+    tpui_hlo_t frequency = tpui_take_dim(b, uses, 0, index);
+    frequency = tpui_binary(b, "maximum", frequency, tpui_constant(b, dtype, 1));
+    grad = tpui_binary(b, "divide", grad, tpui_spread(b, frequency, 0, 2, grad.sizes));
+  }
+  tpui_hlo_t zeros = tpui_full(b, dtype, 0, 2, (const int64_t[]){rows, width});
+  tpui_set_result(op, 0, tpui_scatter_dim(b, "add", zeros, 0, index, grad));
+}
+
+/* --- index_put --- */
+
+/* x[mask] = one value, or a value per remaining dimension: a select, no indices are needed. */
+static void put_mask(const tpui_lowering_t* op, tpui_hlo_t x, int position, int values_at,
+                     bool accumulate) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t mask = tpui_operand(op, 1 + position);
+  tpui_hlo_t value = tpui_operand_as(op, values_at, x.dtype);
+  if (tpui_count(value, 0, value.rank) != 1 || position + mask.rank > x.rank) {
+    tpui_fail(b, TPU_UNIMPLEMENTED, "a mask with more than one value; use mask.nonzero()");
+    return;
+  }
+  int dims[TPU_MAX_RANK];
+  for (int i = 0; i < mask.rank; ++i) dims[i] = position + i;
+  mask = tpui_broadcast_in_dim(b, mask, x.rank, x.sizes, dims);
+  value = tpui_reshape(b, value, 0, NULL);
+  if (accumulate) value = tpui_binary(b, x.dtype == TPU_BOOL ? "or" : "add", x, value);
+  tpui_set_result(op, 0, tpui_select(b, mask, value, x));
+}
+
+void tpui_lower_index_put(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  int length = (int)tpu_attr_int(op->record->attrs, 0, 0);
+  bool accumulate = tpu_attr_int(op->record->attrs, 1, 0) != 0;
+  int given = 0, mask_at = -1;
+  for (int i = 0; i < length; ++i) {
+    const tpu_meta_t* meta = tpui_operand_meta(op, 1 + i);
+    if (meta == NULL) continue;
+    ++given;
+    if (meta->dtype == TPU_BOOL) mask_at = i;
+  }
+  if (given == 1 && mask_at >= 0) {
+    put_mask(op, x, mask_at, 1 + length, accumulate);
+    return;
+  }
+  tpui_index_list_t list;
+  if (!tpui_index_list_read(op, x, false, &list)) return;
+  tpu_dtype_t dtype = accumulate ? tpui_math_dtype(x.dtype) : x.dtype;
+  tpui_hlo_t values = tpui_operand_as(op, list.operand_end, dtype);
+  values = tpui_broadcast_to(b, values, list.result_rank, list.result);
+  if (list.count == 0) {
+    tpui_set_result(op, 0, accumulate ? tpui_binary(b, "add", tpui_convert(b, x, dtype), values)
+                                      : values);
+    return;
+  }
+  tpui_hlo_t start = tpui_convert(b, x, dtype);
+  if (list.moved) start = tpui_transpose(b, start, list.permutation);
+  int64_t moved_sizes[TPU_MAX_RANK];
+  for (int i = 0; i < start.rank; ++i) moved_sizes[i] = start.sizes[i];
+  start = tpui_reshape(b, start, list.merged_rank, list.merged);
+  tpui_hlo_t position = tpui_flatten(b, list.position);
+  int64_t update_sizes[TPU_MAX_RANK];
+  for (int i = 0; i < start.rank; ++i) update_sizes[i] = start.sizes[i];
+  update_sizes[list.first] = position.sizes[0];
+  values = tpui_reshape(b, values, start.rank, update_sizes);
+  tpui_hlo_t result = tpui_scatter_dim(b, accumulate ? "add" : "set", start, list.first, position,
+                                       values);
+  result = tpui_reshape(b, result, x.rank, moved_sizes);
+  if (list.moved) {
+    int inverse[TPU_MAX_RANK];
+    for (int i = 0; i < x.rank; ++i) inverse[list.permutation[i]] = i;
+    result = tpui_transpose(b, result, inverse);
+  }
+  tpui_set_result(op, 0, result);
+}
+
+/* --- flat forms --- */
+
+void tpui_lower_put(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand(op, 0);
+  tpui_hlo_t source = tpui_operand_as(op, 2, x.dtype);
+  const char* kind = tpu_attr_int(op->record->attrs, 0, 0) != 0 ? "add" : "set";
+  tpui_set_result(op, 0, tpui_put_flat(op->b, kind, x, tpui_operand(op, 1), source));
+}
+
+void tpui_lower_masked_scatter(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  tpui_hlo_t mask = tpui_broadcast_to(b, tpui_operand_as(op, 1, TPU_BOOL), x.rank, x.sizes);
+  tpui_hlo_t source = tpui_operand_as(op, 2, x.dtype);
+  if (!tpui_ok(b)) return;
+  if (tpui_count(x, 0, x.rank) == 0 || tpui_count(source, 0, source.rank) == 0) {
+    tpui_set_result(op, 0, x);
+    return;
+  }
+  // The n-th true element takes the n-th element of the source.
+  tpui_hlo_t number = tpui_scan(b, "add", tpui_flatten(b, tpui_convert(b, mask, TPU_I32)), 0);
+  number = tpui_binary(b, "maximum", tpui_binary(b, "subtract", number,
+                                                 tpui_constant(b, TPU_I32, 1)),
+                       tpui_constant(b, TPU_I32, 0));
+  tpui_hlo_t taken = tpui_take_flat(b, source, number);
+  tpui_set_result(op, 0, tpui_select(b, mask, tpui_reshape(b, taken, x.rank, x.sizes), x));
+}
+
+void tpui_lower_unfold_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpu_attrs_id_t attrs = op->record->attrs;
+  const int64_t* input = NULL;
+  int rank = tpu_attr_ints(attrs, 0, &input);
+  int dim = tpui_wrap_dim(tpu_attr_int(attrs, 1, 0), rank);
+  int64_t size = tpu_attr_int(attrs, 2, 1), step = tpu_attr_int(attrs, 3, 1);
+  tpui_hlo_t grad = tpui_operand(op, 0);
+  if (rank == 0) {  // a 0-d tensor unfolds to `size` (0 or 1) elements
+    int only = 0;
+    tpui_set_result(op, 0, tpui_reduce(b, "add", grad, 1, &only));
+    return;
+  }
+  if (!tpui_ok(b) || grad.rank != rank + 1) return;
+  // Element (window w, place k) came from input place w * step + k.
+  int64_t windows = grad.sizes[dim];
+  const int64_t table_sizes[] = {windows, size};
+  tpui_hlo_t place = tpui_binary(
+      b, "add",
+      tpui_binary(b, "multiply", tpui_iota(b, TPU_I64, 2, table_sizes, 0),
+                  tpui_constant_int(b, TPU_I64, step)),
+      tpui_iota(b, TPU_I64, 2, table_sizes, 1));
+  int permutation[TPU_MAX_RANK];  // the window's place moves next to the window
+  int64_t sizes[TPU_MAX_RANK];
+  for (int i = 0; i <= rank; ++i) permutation[i] = i <= dim ? i : i == dim + 1 ? rank : i - 1;
+  for (int i = 0; i < rank; ++i) sizes[i] = i == dim ? windows * size : input[i];
+  tpui_hlo_t source = tpui_reshape(b, tpui_transpose(b, grad, permutation), rank, sizes);
+  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
+  tpui_hlo_t zeros = tpui_full(b, dtype, 0, rank, input);
+  tpui_set_result(op, 0, tpui_scatter_dim(b, "add", zeros, dim, tpui_flatten(b, place),
+                                          tpui_convert(b, source, dtype)));
+}

@@ -1,0 +1,343 @@
+/* View plans (ops/views.h) as text: reading and writing storages through strided views. */
+#include <string.h>
+
+#include "lower/builder_internal.h"
+
+/* --- dtype views --- */
+
+static bool is_complex(tpu_dtype_t dtype) { return tpu_dtype_kind(dtype) == TPU_KIND_COMPLEX; }
+
+static tpu_dtype_t complex_part(tpu_dtype_t dtype) { return dtype == TPU_C64 ? TPU_F32 : TPU_F64; }
+
+/* Complex numbers as pairs of floats, in one more dimension of size 2. */
+static tpui_hlo_t split_complex(tpui_builder_t* b, tpui_hlo_t x) {
+  tpui_hlo_t parts[2] = {tpui_unsqueeze(b, tpui_unary(b, "real", x), x.rank),
+                         tpui_unsqueeze(b, tpui_unary(b, "imag", x), x.rank)};
+  return tpui_concatenate(b, 2, parts, x.rank);
+}
+
+static tpui_hlo_t join_complex(tpui_builder_t* b, tpui_hlo_t flat) {
+  int64_t pairs[2] = {flat.sizes[0] / 2, 2};
+  tpui_hlo_t x = tpui_reshape(b, flat, 2, pairs);
+  tpui_hlo_t real = tpui_squeeze(b, tpui_slice_dim(b, x, 1, 0, 1), 1);
+  tpui_hlo_t imag = tpui_squeeze(b, tpui_slice_dim(b, x, 1, 1, 2), 1);
+  return tpui_binary(b, "complex", real, imag);
+}
+
+/* A flat value's bytes as another dtype; little endian, as in host memory. */
+static tpui_hlo_t retype_flat(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
+  if (!tpui_ok(b) || x.dtype == dtype) return x;
+  if (is_complex(x.dtype)) {
+    int64_t count[1] = {x.sizes[0] * 2};
+    return retype_flat(b, tpui_reshape(b, split_complex(b, x), 1, count), dtype);
+  }
+  if (is_complex(dtype)) {
+    x = retype_flat(b, x, complex_part(dtype));
+    return tpui_ok(b) ? join_complex(b, x) : x;
+  }
+  if (x.dtype == TPU_BOOL) return retype_flat(b, tpui_convert(b, x, TPU_U8), dtype);
+  if (dtype == TPU_BOOL) return tpui_convert(b, retype_flat(b, x, TPU_U8), TPU_BOOL);
+  int64_t from = (int64_t)tpu_dtype_bytes(x.dtype), to = (int64_t)tpu_dtype_bytes(dtype);
+  if (from == to) return tpui_bitcast(b, x, dtype);
+  if (from > to) {
+    int64_t sizes[2] = {x.sizes[0], from / to}, flat[1] = {x.sizes[0] * (from / to)};
+    x = tpui_raw(b, "stablehlo.bitcast_convert", 1, &x, "", "", dtype, 2, sizes);
+    return tpui_reshape(b, x, 1, flat);
+  }
+  int64_t ratio = to / from, sizes[2] = {x.sizes[0] / ratio, ratio};
+  // Bytes behind the last whole element are not reachable through this dtype.
+  x = tpui_reshape(b, tpui_slice_dim(b, x, 0, 0, sizes[0] * ratio), 2, sizes);
+  return tpui_raw(b, "stablehlo.bitcast_convert", 1, &x, "", "", dtype, 1, sizes);
+}
+
+/* True when a dtype view keeps sizes: same element size, no complex numbers. */
+static bool retype_keeps_sizes(tpu_dtype_t from, tpu_dtype_t to) {
+  return tpu_dtype_bytes(from) == tpu_dtype_bytes(to) && !is_complex(from) && !is_complex(to);
+}
+
+tpu_status_t tpui_view_base_meta(const tpu_meta_t* base_meta, tpu_dtype_t dtype,
+                                 tpu_meta_id_t* out_id) {
+  if (base_meta->dtype == dtype || retype_keeps_sizes(base_meta->dtype, dtype)) {
+    return tpu_meta_intern(dtype, base_meta->rank, base_meta->sizes, base_meta->strides, out_id);
+  }
+  int64_t count = tpu_meta_bytes(base_meta) / (int64_t)tpu_dtype_bytes(dtype);
+  return tpu_meta_intern_contiguous(dtype, 1, &count, out_id);
+}
+
+static tpui_hlo_t read_at(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                          const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot);
+#define NO_SLOT UINT32_MAX
+
+static const tpu_meta_t* flat_meta(tpui_builder_t* b, tpu_dtype_t dtype, int64_t count) {
+  tpu_meta_id_t id = 0;
+  tpui_latch_status(b, tpu_meta_intern_contiguous(dtype, 1, &count, &id));
+  return tpui_ok(b) ? tpu_meta_get(id) : NULL;
+}
+
+tpui_hlo_t tpui_view_retype(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                            tpu_dtype_t dtype, const tpu_meta_t** out_meta) {
+  tpu_meta_id_t id = 0;
+  *out_meta = base_meta;
+  if (!tpui_ok(b) || base_meta->dtype == dtype) return base;
+  tpui_latch_status(b, tpui_view_base_meta(base_meta, dtype, &id));
+  if (!tpui_ok(b)) return tpui_harmless();
+  *out_meta = tpu_meta_get(id);
+  if (retype_keeps_sizes(base_meta->dtype, dtype)) return tpui_bitcast(b, base, dtype);
+  const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
+  if (flat == NULL) return tpui_harmless();
+  return retype_flat(b, read_at(b, base, base_meta, flat, 0, NO_SLOT), dtype);
+}
+
+/* The inverse of tpui_view_retype: back to `base_meta`'s dtype and sizes. */
+static tpui_hlo_t retype_back(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t old_base,
+                              const tpu_meta_t* base_meta) {
+  if (!tpui_ok(b) || x.dtype == base_meta->dtype) return x;
+  if (retype_keeps_sizes(x.dtype, base_meta->dtype)) return tpui_bitcast(b, x, base_meta->dtype);
+  x = retype_flat(b, x, base_meta->dtype);
+  const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
+  if (flat == NULL) return tpui_harmless();
+  if (x.sizes[0] < base_meta->numel) {  // bytes that the other dtype could not reach
+    tpui_hlo_t parts[2] = {x, read_at(b, old_base, base_meta, flat, 0, NO_SLOT)};
+    parts[1] = tpui_slice_dim(b, parts[1], 0, x.sizes[0], base_meta->numel);
+    x = tpui_concatenate(b, 2, parts, 0);
+  }
+  return read_at(b, x, flat, base_meta, 0, NO_SLOT);
+}
+
+/* --- plans --- */
+
+static bool plan_needs_flat_offset(const tpu_view_plan_t* plan) {
+  if (plan->kind == TPU_VIEW_GATHER) return true;
+  for (int i = 0; i < plan->factor_count; ++i) {
+    if (plan->counts[i] != plan->factors[i] && plan->steps[i] != 1 && plan->counts[i] > 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool tpui_view_needs_flat_offset(const tpu_view_plan_t* plan) {
+  return plan_needs_flat_offset(plan);
+}
+
+static bool factor_is_sliced(const tpu_view_plan_t* plan, int i) {
+  return plan->counts[i] != plan->factors[i];
+}
+
+/* First index of each factor as rank-0 int64 values; dynamic ones come from the packed vector. */
+static void start_values(tpui_builder_t* b, const tpu_view_plan_t* plan, uint32_t slot,
+                         tpui_hlo_t* out_starts) {
+  int32_t position = b->slot_packed[slot];
+  for (int i = 0; i < plan->factor_count; ++i) {
+    out_starts[i] = factor_is_sliced(plan, i) ? tpui_packed_number(b, false, position++)
+                                              : tpui_constant_int(b, TPU_I64, 0);
+  }
+}
+
+/* Base in flat order, as the plan's factors. */
+static tpui_hlo_t to_factors(tpui_builder_t* b, tpui_hlo_t base, const tpu_view_plan_t* plan) {
+  if (plan->transpose_base) base = tpui_transpose(b, base, plan->base_permutation);
+  return tpui_reshape(b, base, plan->factor_count, plan->factors);
+}
+
+static tpui_hlo_t from_factors(tpui_builder_t* b, tpui_hlo_t x, const tpu_view_plan_t* plan,
+                               const tpu_meta_t* base_meta) {
+  if (!plan->transpose_base) return tpui_reshape(b, x, base_meta->rank, base_meta->sizes);
+  int64_t sizes[TPU_MAX_RANK];
+  int inverse[TPU_MAX_RANK];
+  for (int i = 0; i < plan->base_rank; ++i) {
+    sizes[i] = base_meta->sizes[plan->base_permutation[i]];
+    inverse[plan->base_permutation[i]] = i;
+  }
+  return tpui_transpose(b, tpui_reshape(b, x, plan->base_rank, sizes), inverse);
+}
+
+static void slice_bounds(const tpu_view_plan_t* plan, int64_t* out_limits) {
+  for (int i = 0; i < plan->factor_count; ++i) {
+    out_limits[i] = plan->counts[i] == 0
+                        ? plan->starts[i]
+                        : plan->starts[i] + (plan->counts[i] - 1) * plan->steps[i] + 1;
+  }
+}
+
+static tpui_hlo_t read_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* view,
+                             const tpu_view_plan_t* plan, uint32_t dynamic_slot) {
+  tpui_hlo_t x = to_factors(b, base, plan);
+  if (plan->slices && dynamic_slot != NO_SLOT) {
+    tpui_hlo_t starts[TPU_VIEW_MAX_FACTORS];
+    start_values(b, plan, dynamic_slot, starts);
+    x = tpui_dynamic_slice(b, x, starts, plan->counts);
+  } else if (plan->slices) {
+    int64_t limits[TPU_VIEW_MAX_FACTORS];
+    slice_bounds(plan, limits);
+    x = tpui_slice(b, x, plan->starts, limits, plan->steps);
+  }
+  x = tpui_reshape(b, x, plan->kept_count, plan->kept);
+  return tpui_broadcast_in_dim(b, x, view->rank, view->sizes, plan->kept_dims);
+}
+
+/* --- views that no chain expresses --- */
+
+/* Flat index of every view element, [numel, 1]. */
+static tpui_hlo_t flat_indices(tpui_builder_t* b, const tpu_meta_t* base_meta,
+                               const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot) {
+  tpu_dtype_t dtype = base_meta->numel < INT32_MAX ? TPU_I32 : TPU_I64;
+  tpui_hlo_t index = tpui_constant_int(b, dtype, offset);
+  if (dynamic_slot != NO_SLOT) {
+    index = tpui_convert(b, tpui_packed_number(b, false, b->slot_packed[dynamic_slot]), dtype);
+  }
+  for (int i = 0; i < view->rank; ++i) {
+    if (view->sizes[i] == 1 || view->strides[i] == 0) continue;
+    tpui_hlo_t along = tpui_iota(b, dtype, view->rank, view->sizes, i);
+    index = tpui_binary(b, "add", index,
+                        tpui_binary_constant(b, "multiply", along, (double)view->strides[i]));
+  }
+  int64_t sizes[2] = {view->numel, 1};
+  return tpui_reshape(b, tpui_broadcast_to(b, index, view->rank, view->sizes), 2, sizes);
+}
+
+/* The base as one flat dimension in storage order. */
+static tpui_hlo_t to_flat(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta) {
+  const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
+  return flat == NULL ? tpui_harmless() : read_at(b, base, base_meta, flat, 0, NO_SLOT);
+}
+
+static tpui_hlo_t read_gather(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                              const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot) {
+  tpui_hlo_t operands[2] = {to_flat(b, base, base_meta),
+                            flat_indices(b, base_meta, view, offset, dynamic_slot)};
+  int64_t count[1] = {view->numel};
+  tpui_hlo_t x = tpui_raw(b, "stablehlo.gather", 2, operands,
+                          "dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], "
+                          "start_index_map = [0], index_vector_dim = 1>, slice_sizes = "
+                          "array<i64: 1>, indices_are_sorted = false",
+                          "", base.dtype, 1, count);
+  return tpui_reshape(b, x, view->rank, view->sizes);
+}
+
+static tpui_hlo_t write_scatter(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                                const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot,
+                                tpui_hlo_t update) {
+  int64_t count[1] = {view->numel};
+  const char* type = tpui_text_type(b, (tpui_type_t){base.dtype, 0, NULL});
+  const char* region = tpui_text(
+      b, "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})", type, type,
+      type);
+  tpui_hlo_t operands[3] = {to_flat(b, base, base_meta),
+                            flat_indices(b, base_meta, view, offset, dynamic_slot),
+                            tpui_reshape(b, update, 1, count)};
+  int64_t flat_count[1] = {base_meta->numel};
+  tpui_hlo_t x = tpui_raw(b, "stablehlo.scatter", 3, operands,
+                          "scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = "
+                          "[0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, "
+                          "indices_are_sorted = false, unique_indices = false",
+                          region, base.dtype, 1, flat_count);
+  const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
+  return flat == NULL ? tpui_harmless() : read_at(b, x, flat, base_meta, 0, NO_SLOT);
+}
+
+/* --- reading --- */
+
+static tpui_hlo_t read_at(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                          const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot) {
+  tpu_view_plan_t plan;
+  if (!tpui_ok(b)) return tpui_harmless();
+  if (view->numel == 0) return tpui_full(b, base.dtype, 0.0, view->rank, view->sizes);
+  tpui_latch_status(b, tpu_view_plan(base_meta, view, offset, &plan));
+  if (!tpui_ok(b)) return tpui_harmless();
+  if (plan.kind == TPU_VIEW_IDENTITY) return base;
+  if (plan.kind == TPU_VIEW_GATHER ||
+      (dynamic_slot != NO_SLOT && plan_needs_flat_offset(&plan))) {
+    return read_gather(b, base, base_meta, view, offset, dynamic_slot);
+  }
+  return read_chain(b, base, view, &plan, dynamic_slot);
+}
+
+tpui_hlo_t tpui_view_read(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                          const tpu_meta_t* view, uint32_t slot) {
+  if (!tpui_ok(b)) return tpui_harmless();
+  if (view->numel == 0) return tpui_full(b, view->dtype, 0.0, view->rank, view->sizes);
+  const tpu_meta_t* meta = base_meta;
+  base = tpui_view_retype(b, base, base_meta, view->dtype, &meta);
+  uint32_t dynamic = tpui_slot_is_dynamic(b, slot) ? slot : NO_SLOT;
+  return read_at(b, base, meta, view, b->window->slots[slot].as_int, dynamic);
+}
+
+/* --- writing --- */
+
+/* Update (view sizes) -> the sliced factors. Dimensions that several view elements share take their
+ * first element. */
+static tpui_hlo_t update_to_counts(tpui_builder_t* b, tpui_hlo_t update, const tpu_meta_t* view,
+                                   const tpu_view_plan_t* plan) {
+  int order[TPU_MAX_RANK];
+  int at = 0;
+  bool kept[TPU_MAX_RANK] = {false};
+  for (int i = 0; i < plan->kept_count; ++i) {
+    order[at++] = plan->kept_dims[i];
+    kept[plan->kept_dims[i]] = true;
+  }
+  for (int i = 0; i < view->rank; ++i) {
+    if (kept[i]) continue;
+    order[at++] = i;
+    update = tpui_slice_dim(b, update, i, 0, 1);
+  }
+  return tpui_reshape(b, tpui_transpose(b, update, order), plan->factor_count, plan->counts);
+}
+
+/* Steps leave holes: the update is spread out and a mask says where it counts. */
+static tpui_hlo_t write_stepped(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t update,
+                                const tpu_view_plan_t* plan) {
+  int64_t high[TPU_VIEW_MAX_FACTORS], inner[TPU_VIEW_MAX_FACTORS], limits[TPU_VIEW_MAX_FACTORS];
+  slice_bounds(plan, limits);
+  for (int i = 0; i < plan->factor_count; ++i) {
+    high[i] = plan->factors[i] - limits[i];
+    inner[i] = plan->counts[i] > 1 ? plan->steps[i] - 1 : 0;
+  }
+  tpui_hlo_t mask = tpui_full(b, TPU_BOOL, 1.0, update.rank, update.sizes);
+  mask = tpui_pad(b, mask, tpui_constant(b, TPU_BOOL, 0.0), plan->starts, high, inner);
+  update = tpui_pad(b, update, tpui_constant(b, update.dtype, 0.0), plan->starts, high, inner);
+  return tpui_select(b, mask, update, x);
+}
+
+static tpui_hlo_t write_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                              const tpu_meta_t* view, const tpu_view_plan_t* plan,
+                              uint32_t dynamic_slot, tpui_hlo_t update) {
+  update = update_to_counts(b, update, view, plan);
+  if (plan->whole || !plan->slices) return from_factors(b, update, plan, base_meta);
+  tpui_hlo_t x = to_factors(b, base, plan);
+  bool stepped = plan_needs_flat_offset(plan);
+  if (stepped) {
+    x = write_stepped(b, x, update, plan);
+  } else {
+    tpui_hlo_t starts[TPU_VIEW_MAX_FACTORS];
+    for (int i = 0; i < plan->factor_count && dynamic_slot == NO_SLOT; ++i) {
+      starts[i] = tpui_constant_int(b, TPU_I32, plan->starts[i]);
+    }
+    if (dynamic_slot != NO_SLOT) start_values(b, plan, dynamic_slot, starts);
+    x = tpui_dynamic_update_slice(b, x, update, starts);
+  }
+  return from_factors(b, x, plan, base_meta);
+}
+
+tpui_hlo_t tpui_view_write(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                           const tpu_meta_t* view, uint32_t slot, tpui_hlo_t update) {
+  tpu_view_plan_t plan;
+  if (!tpui_ok(b) || view->numel == 0) return base;
+  const tpu_meta_t* meta = base_meta;
+  int64_t offset = b->window->slots[slot].as_int;
+  uint32_t dynamic = tpui_slot_is_dynamic(b, slot) ? slot : NO_SLOT;
+  tpui_hlo_t x = tpui_view_retype(b, base, base_meta, view->dtype, &meta);
+  update = tpui_convert(b, update, view->dtype);
+  update = tpui_broadcast_to(b, update, view->rank, view->sizes);
+  if (tpui_ok(b)) tpui_latch_status(b, tpu_view_plan(meta, view, offset, &plan));
+  if (!tpui_ok(b)) return tpui_harmless();
+  if (plan.kind == TPU_VIEW_IDENTITY) {
+    x = update;
+  } else if (plan.kind == TPU_VIEW_GATHER ||
+             (dynamic != NO_SLOT && plan_needs_flat_offset(&plan))) {
+    x = write_scatter(b, x, meta, view, offset, dynamic, update);
+  } else {
+    x = write_chain(b, x, meta, view, &plan, dynamic, update);
+  }
+  return retype_back(b, x, base, base_meta);
+}

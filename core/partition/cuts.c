@@ -1,0 +1,224 @@
+/* Where an ordered window is cut into programs: repeats first, then by size. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "partition/partition.h"
+
+#define GRAM 4            // records that must agree before a repeat is considered
+#define MAX_CANDIDATES 12 // periods tried per position
+
+typedef struct cutter_t {
+  const tpu_window_t* window;
+  const uint32_t* order;
+  uint32_t count;
+  const tpu_partition_options_t* options;
+  uint64_t* signatures;   // [count] what a record does, without which values it does it to
+  uint32_t* next;         // [count] next position with the same GRAM signatures; count: none
+  int64_t* crossing;      // [count + 1] scratch: bytes that cross in front of a position
+  uint32_t* last_use;     // [value_count] scratch: last position in the range that reads the value
+  uint32_t* cuts;
+  uint32_t cut_count;
+} cutter_t;
+
+static uint64_t signature_of(const tpu_window_t* w, uint32_t index) {
+  tpu_record_t r;
+  tpu_window_record(w, index, &r);
+  const uint32_t* words = w->words + w->record_words[index];
+  uint64_t hash = tpu_hash_mix(words[0], (uint64_t)words[1] << 32 | words[2]);
+  for (int k = 0; k < r.operand_count; ++k) {
+    uint32_t ref = tpu_record_ref(&r, k);
+    bool scalar = tpu_ref_kind(ref) == TPU_REF_SCALAR;
+    uint32_t what = scalar ? ref : (ref & TPU_REF_VIEW_BIT) | (tpu_ref_kind(ref) == TPU_REF_NONE);
+    hash = tpu_hash_mix(hash, (uint64_t)what << 32 | tpu_record_view(&r, k));
+    hash = tpu_hash_mix(hash, tpu_window_ref_meta(w, ref));
+  }
+  for (int k = 0; k < r.result_count; ++k) hash = tpu_hash_mix(hash, r.results[k]);
+  return hash;
+}
+
+/* next[i] for all i, by walking back through a table of the newest position of each gram. */
+static tpu_status_t link_grams(cutter_t* c) {
+  size_t capacity = 64;
+  while (capacity < (size_t)c->count * 2) capacity *= 2;
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(capacity, sizeof(uint64_t) + sizeof(uint32_t), &memory));
+  uint64_t* keys = memory;
+  uint32_t* places = (uint32_t*)(keys + capacity);
+  for (uint32_t i = c->count; i-- > 0;) {
+    c->next[i] = c->count;
+    if (i + GRAM > c->count) continue;
+    uint64_t gram = 1;
+    for (uint32_t k = 0; k < GRAM; ++k) gram = tpu_hash_mix(gram, c->signatures[i + k]);
+    size_t slot = gram & (capacity - 1);
+    while (keys[slot] != 0 && keys[slot] != gram) slot = (slot + 1) & (capacity - 1);
+    if (keys[slot] == gram) c->next[i] = places[slot];
+    keys[slot] = gram;
+    places[slot] = i;
+  }
+  tpu_free(memory);
+  return NULL;
+}
+
+/* How far the sequence goes on repeating with period p from position i. */
+static uint32_t run_length(const cutter_t* c, uint32_t i, uint32_t p) {
+  uint32_t length = 0;
+  while (i + p + length < c->count &&
+         c->signatures[i + length] == c->signatures[i + p + length]) {
+    ++length;
+  }
+  return length;
+}
+
+typedef struct repeat_t {
+  uint32_t unit;    // records in one program-sized repeat
+  uint32_t length;  // records covered, from the position asked
+} repeat_t;
+
+/* The repeat that covers most from position i on; length 0: none worth it. */
+static repeat_t find_repeat(const cutter_t* c, uint32_t i) {
+  repeat_t best = {0, 0};
+  uint32_t j = c->next[i];
+  for (int tries = 0; tries < MAX_CANDIDATES && j < c->count; ++tries, j = c->next[j]) {
+    uint32_t p = j - i, length = run_length(c, i, p);
+    if (length < p) continue;
+    uint32_t chunks = (c->options->min_records + p - 1) / p;
+    uint32_t unit = p * (chunks == 0 ? 1 : chunks), covered = p + length;
+    if (covered < 2 * unit) continue;
+    if (covered > best.length) best = (repeat_t){unit, covered};
+  }
+  return best;
+}
+
+/* Fills crossing[0 .. end-begin] with the bytes of values made in [begin, position) and read in
+ * [position, end). */
+static void measure_crossing(cutter_t* c, uint32_t begin, uint32_t end) {
+  memset(c->crossing, 0, (end - begin + 1) * sizeof(int64_t));
+  for (uint32_t i = begin; i < end; ++i) {
+    tpu_record_t r;
+    tpu_window_record(c->window, c->order[i], &r);
+    for (int k = 0; k < r.operand_count; ++k) {
+      uint32_t ref = tpu_record_ref(&r, k);
+      if (tpu_ref_kind(ref) == TPU_REF_WINDOW) c->last_use[tpu_ref_index(ref)] = i;
+    }
+  }
+  for (uint32_t i = begin; i < end; ++i) {
+    tpu_record_t r;
+    tpu_window_record(c->window, c->order[i], &r);
+    for (int k = 0; k < r.result_count; ++k) {
+      uint32_t value = r.first_value + (uint32_t)k, last = c->last_use[value];
+      if (last == UINT32_MAX || last < begin || last >= end || last <= i) continue;
+      int64_t bytes = tpu_meta_bytes(tpu_meta_get(r.results[k])) + 64;  // 64: a buffer is not free
+      c->crossing[i + 1 - begin] += bytes;
+      c->crossing[last + 1 - begin] -= bytes;
+    }
+  }
+  for (uint32_t i = 1; i <= end - begin; ++i) c->crossing[i] += c->crossing[i - 1];
+  for (uint32_t i = begin; i < end; ++i) {
+    tpu_record_t r;
+    tpu_window_record(c->window, c->order[i], &r);
+    for (int k = 0; k < r.operand_count; ++k) {
+      uint32_t ref = tpu_record_ref(&r, k);
+      if (tpu_ref_kind(ref) == TPU_REF_WINDOW) c->last_use[tpu_ref_index(ref)] = UINT32_MAX;
+    }
+  }
+}
+
+static void add_cut(cutter_t* c, uint32_t position) {
+  if (position < c->count && (c->cut_count == 0 || c->cuts[c->cut_count - 1] < position)) {
+    c->cuts[c->cut_count++] = position;
+  }
+}
+
+/* Cheapest place in (low, high], relative to the measured range; the earliest among equals. */
+static uint32_t cheapest(const cutter_t* c, uint32_t low, uint32_t high) {
+  uint32_t best = low + 1;
+  for (uint32_t i = low + 1; i <= high; ++i) {
+    if (c->crossing[i] < c->crossing[best]) best = i;
+  }
+  return best;
+}
+
+/* Cuts [begin, end) into pieces of at most max_records; `begin` itself becomes a cut. */
+static void cut_by_size(cutter_t* c, uint32_t begin, uint32_t end) {
+  if (begin >= end) return;
+  add_cut(c, begin);
+  uint32_t max = c->options->max_records;
+  if (end - begin <= max) return;
+  measure_crossing(c, begin, end);
+  for (uint32_t at = 0; end - begin - at > max;) {
+    at = cheapest(c, at + max / 2, at + max);
+    add_cut(c, begin + at);
+  }
+}
+
+/* Cuts the repeats that start at `begin`, after what is left over in front of the first boundary.
+ * `pending` is where uncut records begin. Returns where uncut records begin afterwards. */
+static uint32_t cut_repeat(cutter_t* c, uint32_t pending, uint32_t begin, repeat_t repeat) {
+  uint32_t unit = repeat.unit, end = begin + repeat.length;
+  // Look at the boundaries between two neighbouring units from the middle of the repeat.
+  uint32_t units = repeat.length / unit;
+  uint32_t middle = begin + (units / 2 - (units / 2 > 0 ? 1 : 0)) * unit;
+  measure_crossing(c, middle, middle + 2 * unit);
+  uint32_t phase = 0;
+  for (uint32_t i = 0; i < unit; ++i) {
+    // A boundary at phase i is seen whole only from one unit inside the measured range.
+    if (c->crossing[unit / 2 + i] < c->crossing[unit / 2 + phase]) phase = i;
+  }
+  phase = (unit / 2 + phase) % unit;
+  uint32_t first = begin + phase;
+  cut_by_size(c, pending, first);
+  uint32_t at = first;
+  uint32_t inner_count = 0, inner_from = c->cut_count;
+  for (; at + unit <= end; at += unit) {
+    if (at == first) {
+      cut_by_size(c, at, at + unit);
+      inner_count = c->cut_count - inner_from;
+    } else {
+      for (uint32_t k = 0; k < inner_count; ++k) {
+        add_cut(c, c->cuts[inner_from + k] - first + at);
+      }
+    }
+  }
+  return at;
+}
+
+static void cut_all(cutter_t* c) {
+  uint32_t pending = 0;
+  for (uint32_t i = 0; i < c->count;) {
+    repeat_t repeat = find_repeat(c, i);
+    if (repeat.length == 0) {
+      ++i;
+      continue;
+    }
+    pending = cut_repeat(c, pending, i, repeat);
+    i = pending;
+  }
+  cut_by_size(c, pending, c->count);
+}
+
+tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* order, uint32_t count,
+                                 const tpu_partition_options_t* options, uint32_t* out_cuts,
+                                 uint32_t* out_cut_count) {
+  *out_cut_count = 0;
+  if (count == 0) return NULL;
+  size_t n = count, v = window->value_count;
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, n * 20 + 8 + v * 4, &memory));
+  char* cursor = memory;
+  cutter_t c = {.window = window, .order = order, .count = count, .options = options,
+                .cuts = out_cuts};
+  c.signatures = (uint64_t*)cursor;
+  c.crossing = (int64_t*)(cursor += n * 8);
+  c.next = (uint32_t*)(cursor += (n + 1) * 8);
+  c.last_use = (uint32_t*)(cursor + n * 4);
+  memset(c.last_use, 0xff, v * 4);
+  for (uint32_t i = 0; i < count; ++i) c.signatures[i] = signature_of(window, order[i]);
+  tpu_status_t status = link_grams(&c);
+  if (status == NULL) {
+    cut_all(&c);
+    *out_cut_count = c.cut_count;
+  }
+  tpu_free(memory);
+  return status;
+}

@@ -1,0 +1,150 @@
+#include "partition/partition.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+typedef struct maker_t {
+  const tpu_window_t* window;
+  const uint8_t* live;
+  const uint8_t* external_dead;
+  uint32_t* value_program;     // [values] program that makes it; UINT32_MAX: dropped
+  uint32_t* value_last;        // [values] last program that reads it; UINT32_MAX: none
+  uint32_t* external_last;     // [externals]
+  uint32_t* value_seen;        // [values] newest program that lists it as an input, plus 1
+  uint32_t* external_seen;     // [externals]
+  tpu_partition_t* out;
+  uint32_t input_count, output_count;
+} maker_t;
+
+static void note_uses(maker_t* m, uint32_t program, const uint32_t* records, uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    tpu_record_t r;
+    tpu_window_record(m->window, records[i], &r);
+    for (int k = 0; k < r.operand_count; ++k) {
+      uint32_t ref = tpu_record_ref(&r, k), index = tpu_ref_index(ref);
+      if (tpu_ref_kind(ref) == TPU_REF_WINDOW) m->value_last[index] = program;
+      if (tpu_ref_kind(ref) == TPU_REF_EXTERNAL) m->external_last[index] = program;
+    }
+    for (int k = 0; k < r.result_count; ++k) {
+      m->value_program[r.first_value + (uint32_t)k] = program;
+    }
+  }
+}
+
+static void add_inputs(maker_t* m, uint32_t program, const tpu_record_t* r) {
+  for (int k = 0; k < r->operand_count; ++k) {
+    uint32_t ref = tpu_record_ref(r, k) & ~TPU_REF_VIEW_BIT, index = tpu_ref_index(ref);
+    bool donatable;
+    if (tpu_ref_kind(ref) == TPU_REF_WINDOW) {
+      if (m->value_program[index] == program || m->value_seen[index] == program + 1) continue;
+      m->value_seen[index] = program + 1;
+      donatable = !m->live[index] && m->value_last[index] == program;
+    } else if (tpu_ref_kind(ref) == TPU_REF_EXTERNAL) {
+      if (m->external_seen[index] == program + 1) continue;
+      m->external_seen[index] = program + 1;
+      donatable = m->external_dead[index] && m->external_last[index] == program;
+    } else {
+      continue;
+    }
+    m->out->inputs[m->input_count++] = (tpu_program_input_t){.ref = ref, .donatable = donatable};
+  }
+}
+
+static void make_program(maker_t* m, uint32_t program, const uint32_t* records, uint32_t count) {
+  tpu_program_t* p = &m->out->programs[program];
+  *p = (tpu_program_t){.record_count = count,
+                       .records = records,
+                       .inputs = m->out->inputs + m->input_count,
+                       .outputs = m->out->outputs + m->output_count};
+  uint32_t inputs_before = m->input_count, outputs_before = m->output_count;
+  for (uint32_t i = 0; i < count; ++i) {
+    tpu_record_t r;
+    tpu_window_record(m->window, records[i], &r);
+    add_inputs(m, program, &r);
+    for (int k = 0; k < r.result_count; ++k) {
+      uint32_t value = r.first_value + (uint32_t)k, last = m->value_last[value];
+      if (m->live[value] || (last != UINT32_MAX && last > program)) {
+        m->out->outputs[m->output_count++] = value;
+      }
+    }
+  }
+  p->input_count = m->input_count - inputs_before;
+  p->output_count = m->output_count - outputs_before;
+}
+
+/* Upper bounds for the shared arrays: every operand an input, every value an output. */
+static tpu_status_t allocate(const tpu_window_t* w, const uint32_t* order, uint32_t count,
+                             uint32_t programs, tpu_partition_t* out) {
+  size_t operands = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    tpu_record_t r;
+    tpu_window_record(w, order[i], &r);
+    operands += (size_t)r.operand_count;
+  }
+  TPU_RETURN_IF_ERROR(tpu_calloc(programs, sizeof(tpu_program_t), (void**)&out->programs));
+  TPU_RETURN_IF_ERROR(tpu_calloc(operands, sizeof(tpu_program_input_t), (void**)&out->inputs));
+  return tpu_calloc(w->value_count, sizeof(uint32_t), (void**)&out->outputs);
+}
+
+static tpu_status_t make_programs(const tpu_window_t* w, const uint8_t* live,
+                                  const uint8_t* external_dead, const uint32_t* cuts,
+                                  uint32_t cut_count, uint32_t count, tpu_partition_t* out) {
+  size_t values = w->value_count, externals = w->external_count;
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(3 * values + 2 * externals + 1, sizeof(uint32_t), &memory));
+  uint32_t* cursor = memory;
+  maker_t m = {.window = w, .live = live, .external_dead = external_dead, .out = out};
+  m.value_program = cursor;
+  m.value_last = (cursor += values);
+  m.value_seen = (cursor += values);
+  m.external_last = (cursor += values);
+  m.external_seen = cursor + externals;
+  memset(m.value_program, 0xff, values * sizeof(uint32_t));
+  memset(m.value_last, 0xff, values * sizeof(uint32_t));
+  for (uint32_t p = 0; p < cut_count; ++p) {
+    uint32_t end = p + 1 < cut_count ? cuts[p + 1] : count;
+    note_uses(&m, p, out->records + cuts[p], end - cuts[p]);
+  }
+  for (uint32_t p = 0; p < cut_count; ++p) {
+    uint32_t end = p + 1 < cut_count ? cuts[p + 1] : count;
+    make_program(&m, p, out->records + cuts[p], end - cuts[p]);
+  }
+  out->program_count = cut_count;
+  tpu_free(memory);
+  return NULL;
+}
+
+tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
+                           const uint8_t* external_dead, const tpu_partition_options_t* options,
+                           tpu_partition_t* out) {
+  *out = (tpu_partition_t){0};
+  if (window->record_count == 0) return NULL;
+  uint32_t count = 0, cut_count = 0;
+  void* cuts = NULL;
+  tpu_status_t status =
+      tpu_calloc(window->record_count, sizeof(uint32_t), (void**)&out->records);
+  if (status == NULL) status = tpu_calloc(window->record_count, sizeof(uint32_t), &cuts);
+  if (status == NULL) status = tpui_partition_order(window, live, out->records, &count);
+  if (status == NULL && options->single) {
+    for (uint32_t i = 0; i < count; ++i) ((uint32_t*)cuts)[i] = i;
+    cut_count = count;
+  } else if (status == NULL) {
+    status = tpui_partition_cuts(window, out->records, count, options, cuts, &cut_count);
+  }
+  if (status == NULL) status = allocate(window, out->records, count, cut_count, out);
+  if (status == NULL) {
+    status = make_programs(window, live, external_dead, cuts, cut_count, count, out);
+  }
+  tpu_free(cuts);
+  if (status != NULL) tpu_partition_free(out);
+  return status;
+}
+
+void tpu_partition_free(tpu_partition_t* partition) {
+  tpu_free(partition->programs);
+  tpu_free(partition->records);
+  tpu_free(partition->inputs);
+  tpu_free(partition->outputs);
+  *partition = (tpu_partition_t){0};
+}

@@ -1,0 +1,51 @@
+/* Partition: a window -> an ordered list of programs. A pure function of its arguments.
+ *
+ *   1. records whose results nobody needs are dropped;
+ *   2. long runs of pointwise records (optimizers) are reordered so that what belongs to one tensor
+ *      stands together (values are immutable, so any topological order gives the same results);
+ *   3. repeated sub-sequences (the layers of a model) are found and cut at the same place of each
+ *      repeat, where the fewest bytes cross; the rest is cut by size, again where the fewest bytes
+ *      cross. Equal sub-sequences thus become programs with equal text, which compile once.
+ *
+ * Why cut at all: compile time then does not grow with depth, and XLA:CPU fuses long residual chains
+ * into every consumer and recomputes them (docs/decisions/001-partition.md).
+ */
+#ifndef TPU_PARTITION_PARTITION_H_
+#define TPU_PARTITION_PARTITION_H_
+
+#include "partition/program.h"
+
+typedef struct tpu_partition_options_t {
+  uint32_t max_records;   // most records in one program
+  uint32_t min_records;   // repeats shorter than this are chunked together
+  bool single;            // one program per record (to find the one that fails)
+} tpu_partition_options_t;
+
+typedef struct tpu_partition_t {
+  uint32_t program_count;
+  tpu_program_t* programs;  // owned, with the arrays below; window and slot_dynamic are not set
+  uint32_t* records;
+  tpu_program_input_t* inputs;
+  uint32_t* outputs;
+} tpu_partition_t;
+
+/* `live[v]`: value v is needed after the window. `external_dead[e]`: nobody else holds external e,
+ * so its last user may take its content. */
+TPU_MUST_USE tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
+                                        const uint8_t* external_dead,
+                                        const tpu_partition_options_t* options,
+                                        tpu_partition_t* out_partition);
+void tpu_partition_free(tpu_partition_t* partition);
+
+/* --- steps, for tests --- */
+
+/* Order of the needed records; `out_order` has room for window->record_count. */
+TPU_MUST_USE tpu_status_t tpui_partition_order(const tpu_window_t* window, const uint8_t* live,
+                                               uint32_t* out_order, uint32_t* out_count);
+/* Start positions of programs in `order`, first one 0; `out_cuts` has room for `count`. */
+TPU_MUST_USE tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* order,
+                                              uint32_t count,
+                                              const tpu_partition_options_t* options,
+                                              uint32_t* out_cuts, uint32_t* out_cut_count);
+
+#endif  // TPU_PARTITION_PARTITION_H_

@@ -1,0 +1,51 @@
+#include "types/dtype.h"
+
+typedef struct dtype_row_t {
+  const char* name;
+  const char* hlo;
+  int16_t torch_code;
+  int16_t pjrt_code;
+  uint8_t bytes;
+  uint8_t kind;
+} dtype_row_t;
+
+static const dtype_row_t rows[TPU_DTYPE_COUNT] = {
+    [TPU_DTYPE_INVALID] = {"invalid", "", -1, -1, 0, TPU_KIND_BOOL},
+#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind) \
+  [TPU_##id] = {torch_name, hlo, torch_code, pjrt_code, bytes, kind},
+#include "types/dtype_table.def"
+#undef TPU_DTYPE
+};
+
+static const dtype_row_t* row(tpu_dtype_t dtype) {
+  return &rows[(unsigned)dtype < TPU_DTYPE_COUNT ? dtype : TPU_DTYPE_INVALID];
+}
+
+const char* tpu_dtype_name(tpu_dtype_t dtype) { return row(dtype)->name; }
+const char* tpu_dtype_hlo(tpu_dtype_t dtype) { return row(dtype)->hlo; }
+size_t tpu_dtype_bytes(tpu_dtype_t dtype) { return row(dtype)->bytes; }
+int tpu_dtype_pjrt(tpu_dtype_t dtype) { return row(dtype)->pjrt_code; }
+int tpu_dtype_torch(tpu_dtype_t dtype) { return row(dtype)->torch_code; }
+tpu_dtype_kind_t tpu_dtype_kind(tpu_dtype_t dtype) { return (tpu_dtype_kind_t)row(dtype)->kind; }
+
+// From a code back to the row: switches over the table's own constants, so that two rows with one
+// code do not compile.
+tpu_dtype_t tpu_dtype_from_torch(int torch_code) {
+  switch (torch_code) {
+#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind) \
+  case torch_code: return TPU_##id;
+#include "types/dtype_table.def"
+#undef TPU_DTYPE
+    default: return TPU_DTYPE_INVALID;
+  }
+}
+
+tpu_dtype_t tpu_dtype_from_pjrt(int pjrt_code) {
+  switch (pjrt_code) {
+#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind) \
+  case pjrt_code: return TPU_##id;
+#include "types/dtype_table.def"
+#undef TPU_DTYPE
+    default: return TPU_DTYPE_INVALID;
+  }
+}

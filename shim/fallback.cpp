@@ -1,0 +1,83 @@
+#include "fallback.h"
+
+#include <ATen/native/CPUFallback.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <string_view>
+
+#include "base/log.h"
+#include "runtime.h"
+#include "storage.h"
+
+namespace tpu_shim {
+
+namespace {
+
+std::mutex g_mutex;
+std::map<std::string, int64_t>& counts() {
+  static auto* map = new std::map<std::string, int64_t>();
+  return *map;
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_host(op, stack); }
+
+void refuse_sparse(const c10::OperatorHandle& op, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "'", op.schema().operator_name(),
+                              "' with sparse tensors is not supported on the tpu device; use .to_dense() "
+                              "or move the tensor to the CPU");
+}
+
+}  // namespace
+
+void note_host_run(const std::string& name) {
+  bool first = false;
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    first = counts()[name]++ == 0;
+  }
+  const char* text = tpu_env_text(TPU_ENV_FALLBACK);
+  const std::string_view mode = text != nullptr ? text : "allow";
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      mode != "error", "'", name, "' has no tpu kernel and TORCH_TPU_FALLBACK=error forbids running it on "
+      "the host; set TORCH_TPU_FALLBACK=allow, or move its inputs to the CPU");
+  if (mode == "warn" && first) {
+    TORCH_WARN("'", name, "' has no tpu kernel and runs on the host (TORCH_TPU_FALLBACK=warn reports each "
+               "op once)");
+  }
+  if (first) tpu_log(TPU_LOG_FALLBACK, "%s runs on the host", name.c_str());
+}
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  note_host_run(c10::toString(op.operator_name()));
+  // A view made on the host would not share memory with its base: cpu_fallback refuses those.
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+}
+
+std::map<std::string, int64_t> fallback_counts() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  return counts();
+}
+
+void reset_fallback_counts() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  counts().clear();
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+}
+
+// Core registers this for its own devices and leaves the private one to us: custom ops without an
+// autograd formula then behave as on any device.
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) {
+  m.fallback(torch::autograd::basicAutogradNotImplementedFallback());
+}
+
+}  // namespace tpu_shim

@@ -1,0 +1,93 @@
+#include "meta_query.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/List.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/PythonDispatcherTLS.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <vector>
+
+#include "storage.h"
+
+namespace tpu_shim {
+
+namespace {
+
+// What must not see the question: it is not the user's call.
+const c10::DispatchKeySet& hidden_keys() {
+  static const c10::DispatchKeySet keys =
+      c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset |
+      c10::DispatchKeySet({c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::Functionalize,
+                           c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                           c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchVmapMode,
+                           c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                           c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::PythonDispatcher,
+                           c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer});
+  return keys;
+}
+
+// Takes the thread's dispatch modes, torch-function modes and Python dispatcher away for a while.
+class NoModes {
+ public:
+  NoModes()
+      : exclude_(hidden_keys()),
+        function_state_(at::impl::PythonTorchFunctionTLS::get_disabled_state()),
+        modes_(c10::impl::TorchDispatchModeTLS::get_state()),
+        python_dispatcher_(c10::impl::PythonDispatcherTLS::get_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(
+        at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+    c10::impl::TorchDispatchModeTLS::set_state({});
+    c10::impl::PythonDispatcherTLS::set_state(nullptr);
+  }
+  ~NoModes() {
+    c10::impl::PythonDispatcherTLS::set_state(python_dispatcher_);
+    c10::impl::TorchDispatchModeTLS::set_state(std::move(modes_));
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(function_state_);
+  }
+  NoModes(const NoModes&) = delete;
+  NoModes& operator=(const NoModes&) = delete;
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard exclude_;
+  at::impl::TorchFunctionDisabledState function_state_;
+  c10::impl::TorchDispatchModeTLS modes_;
+  c10::impl::PyInterpreter* python_dispatcher_;
+};
+
+}  // namespace
+
+at::Tensor to_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || !is_tpu(tensor)) return tensor;
+  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+c10::IValue to_meta(const c10::IValue& value) {
+  if (value.isTensor()) return to_meta(value.toTensor());
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> list;
+    for (const at::Tensor& t : value.toTensorVector()) list.push_back(to_meta(t));
+    return c10::IValue(list);
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& t : value.toOptionalTensorVector()) {
+      list.push_back(t.has_value() ? std::optional<at::Tensor>(to_meta(*t)) : std::nullopt);
+    }
+    return list;
+  }
+  if (value.isDevice() && value.toDevice().type() == kTpu) return c10::Device(c10::kMeta);
+  if (value.isGenerator()) return {};
+  return value;
+}
+
+void call_below_modes(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  NoModes guard;
+  op.callBoxed(stack);
+}
+
+}  // namespace tpu_shim

@@ -1,0 +1,24 @@
+// Asking PyTorch for output metadata: the same overload, called on meta tensors.
+//
+// Slow (100 us: many meta kernels are Python), so only done once per signature.
+#ifndef TPU_SHIM_META_QUERY_H_
+#define TPU_SHIM_META_QUERY_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace tpu_shim {
+
+// A meta tensor with this tpu tensor's sizes, strides and dtype; others are returned as they are.
+at::Tensor to_meta(const at::Tensor& tensor);
+// The same for every tensor inside; a tpu device becomes the meta device, a generator none.
+c10::IValue to_meta(const c10::IValue& value);
+
+// Calls `op` on what is on the stack (already converted) below autograd, autocast, modes and
+// torch-function; leaves the results. Errors are PyTorch's own.
+void call_below_modes(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+}  // namespace tpu_shim
+
+#endif  // TPU_SHIM_META_QUERY_H_

@@ -1,0 +1,48 @@
+#include "record.h"
+
+#include <ATen/ExpandUtils.h>
+
+namespace tpu_shim {
+
+tpu_meta_id_t absent_meta() {
+  static const tpu_meta_id_t id = [] {
+    const int64_t sizes[TPU_MAX_RANK] = {};
+    tpu_meta_id_t made = 0;
+    TPU_THROW_IF_ERROR(tpu_meta_intern_contiguous(TPU_BOOL, TPU_MAX_RANK, sizes, &made));
+    return made;
+  }();
+  return id;
+}
+
+tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  tpu_meta_id_t id = 0;
+  TPU_THROW_IF_ERROR(tpu_meta_intern_contiguous(checked_dtype(dtype), static_cast<int>(sizes.size()),
+                                                sizes.data(), &id));
+  return id;
+}
+
+tpu_meta_id_t result_meta_of(const at::Tensor& tensor) {
+  if (!tensor.is_non_overlapping_and_dense()) return contiguous_meta(tensor.sizes(), tensor.scalar_type());
+  tpu_meta_id_t id = 0;
+  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(tensor.scalar_type()), static_cast<int>(tensor.dim()),
+                                     tensor.sizes().data(), tensor.strides().data(), &id));
+  return id;
+}
+
+bool Call::try_other(const at::Tensor& tensor, tpu_operand_t* out) {
+  if (!tensor.defined()) {
+    none_operand(out);
+    return true;
+  }
+  if (!is_cpu_scalar(tensor)) throw_device_mismatch(tensor.device());
+  return cpu_scalar_operand(tensor, out);
+}
+
+void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
+  if (destination.numel() == 0) return;
+  const auto expanded = at::expand_inplace(destination, source, "copy_");
+  Call call(TPU_OP_CONVERT, TPU_CALL_OUT);
+  call.tensor(*expanded).written(destination).record();
+}
+
+}  // namespace tpu_shim

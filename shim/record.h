@@ -1,0 +1,179 @@
+// Building a tpu_call_t from PyTorch values and recording it.
+#ifndef TPU_SHIM_RECORD_H_
+#define TPU_SHIM_RECORD_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/SmallVector.h>
+
+#include <optional>
+
+#include "storage.h"
+
+namespace tpu_shim {
+
+// Metadata of a result that is not there (an output mask said no). Rank and sizes no tensor has.
+tpu_meta_id_t absent_meta();
+
+// Metadata with this tensor's dtype, sizes and strides; row-major strides when the tensor's are not
+// dense (an operation's result always owns its memory without gaps).
+tpu_meta_id_t result_meta_of(const at::Tensor& tensor);
+tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype);
+
+// One call. Operands, attributes and results are added in the op table's order, then record().
+class Call {
+ public:
+  explicit Call(tpu_op_t op, tpu_call_variant_t variant = TPU_CALL_FUNCTIONAL) {
+    call_.op = op;
+    call_.variant = variant;
+    call_.compute_dtype = TPU_DTYPE_INVALID;
+    call_.has_metas = false;
+    tpu_attrs_begin(&attrs_);
+  }
+  ~Call() {
+    for (size_t k = 0; k < results_.size(); ++k) {
+      if (owned_[k] && results_[k].storage != nullptr) tpu_storage_release(results_[k].storage);
+    }
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // --- operands ---
+  // A tpu tensor, a 0-dim CPU tensor (as a number) or an undefined one (as NONE). False for a complex
+  // CPU number; throws for tensors of other devices.
+  bool try_tensor(const at::Tensor& tensor) {
+    tpu_operand_t& o = operands_.emplace_back();
+    if (C10_LIKELY(tensor.defined() && is_tpu(tensor))) {
+      tensor_operand(tensor, &o);
+      return true;
+    }
+    return try_other(tensor, &o);
+  }
+  Call& tensor(const at::Tensor& t) {
+    TORCH_CHECK(try_tensor(t), "complex CPU numbers are not supported by this tpu operation; move the "
+                "number to the device first");
+    return *this;
+  }
+  Call& optional(const std::optional<at::Tensor>& t) {
+    return t.has_value() && t->defined() ? tensor(*t) : none();
+  }
+  Call& none() {
+    none_operand(&operands_.emplace_back());
+    return *this;
+  }
+  Call& number(double value) {
+    double_operand(value, &operands_.emplace_back());
+    return *this;
+  }
+  Call& integer(int64_t value) {
+    int_operand(value, &operands_.emplace_back());
+    return *this;
+  }
+  bool try_scalar(const at::Scalar& value) { return scalar_operand(value, &operands_.emplace_back()); }
+  Call& scalar(const at::Scalar& value) {
+    TORCH_CHECK(try_scalar(value), "complex numbers are not supported by this tpu operation");
+    return *this;
+  }
+  size_t operand_count() const { return operands_.size(); }
+
+  // --- attributes ---
+  Call& attr(int64_t value) {
+    tpu_attrs_add_int(&attrs_, value);
+    return *this;
+  }
+  Call& attr_none() {
+    tpu_attrs_add_none(&attrs_);
+    return *this;
+  }
+  Call& attr_ints(c10::IntArrayRef values) {
+    tpu_attrs_add_ints(&attrs_, values.data(), values.size());
+    return *this;
+  }
+  Call& attr_dtype(c10::ScalarType type) {
+    tpu_attrs_add_dtype(&attrs_, checked_dtype(type));
+    return *this;
+  }
+  Call& attr_text(c10::string_view text) {
+    tpu_attrs_add_text(&attrs_, text.data(), text.size());
+    return *this;
+  }
+
+  // --- results ---
+  // A new storage; metadata from the memo unless given.
+  Call& result(tpu_meta_id_t meta = 0) {
+    results_.push_back({nullptr, meta, 0});
+    owned_.push_back(true);
+    return *this;
+  }
+  // Written to an existing tensor.
+  Call& written(const at::Tensor& destination) {
+    TORCH_CHECK(is_tpu(destination), "Expected all tensors to be on the same device, but found at "
+                "least two devices, ", c10::Device(kTpu, 0), " and ", destination.device(), "!");
+    const Located at = locate(destination);
+    tpu_result_t r{at.storage, 0, 0};
+    r.meta = view_of(destination, at, &r.offset);
+    results_.push_back(r);
+    owned_.push_back(false);
+    return *this;
+  }
+  void set_result_meta(size_t k, tpu_meta_id_t meta) { results_[k].meta = meta; }
+  Call& compute(tpu_dtype_t dtype) {
+    call_.compute_dtype = dtype;
+    return *this;
+  }
+  // The caller vouches for all metadata: the call is never unknown.
+  Call& known() {
+    call_.has_metas = true;
+    return *this;
+  }
+
+  // Records. False when the signature is not known yet and nothing was recorded.
+  bool try_record() {
+    // The dtype of Python floats is a hidden argument of many operations; it becomes part of the
+    // signature only when someone changed it.
+    if (C10_UNLIKELY(!salted_)) {
+      salted_ = true;
+      const c10::ScalarType dtype = c10::get_default_dtype_as_scalartype();
+      if (dtype != c10::ScalarType::Float) tpu_attrs_add_dtype(&attrs_, checked_dtype(dtype));
+      TPU_THROW_IF_ERROR(tpu_attrs_intern(&attrs_, &call_.attrs));
+    }
+    call_.operand_count = static_cast<int>(operands_.size());
+    call_.operands = operands_.data();
+    call_.result_count = static_cast<int>(results_.size());
+    call_.results = results_.data();
+    bool unknown = false;
+    TPU_THROW_IF_ERROR(tpu_engine_record(engine(), &call_, &unknown));
+    return !unknown;
+  }
+  // Records a call whose metadata are known.
+  Call& record() {
+    call_.has_metas = true;
+    TORCH_CHECK(try_record(), "internal: the tpu engine did not accept given metadata");
+    return *this;
+  }
+  // New tensor for result k; undefined if it is absent.
+  at::Tensor take(size_t k) {
+    const tpu_meta_id_t meta = results_[k].meta;
+    if (C10_UNLIKELY(meta == absent_meta())) return {};
+    tpu_storage_t* storage = results_[k].storage;
+    results_[k].storage = nullptr;
+    return wrap_storage(storage, tpu_meta_get(meta));
+  }
+
+ private:
+  static bool try_other(const at::Tensor& tensor, tpu_operand_t* out);
+
+  tpu_call_t call_{};
+  c10::SmallVector<tpu_operand_t, 8> operands_;
+  c10::SmallVector<tpu_result_t, 4> results_;
+  c10::SmallVector<bool, 4> owned_;
+  bool salted_ = false;
+  tpu_attrs_builder_t attrs_;  // last: large, not initialised
+};
+
+// Copies a tpu tensor's elements into another one (broadcasting, converting).
+void copy_on_device(const at::Tensor& source, const at::Tensor& destination);
+
+}  // namespace tpu_shim
+
+#endif  // TPU_SHIM_RECORD_H_

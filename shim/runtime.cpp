@@ -1,0 +1,141 @@
+#include "runtime.h"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <stdexcept>
+
+namespace tpu_shim {
+
+std::atomic<tpu_engine_t*> g_engine{nullptr};
+
+namespace {
+
+std::mutex g_mutex;
+std::string g_plugin_path;
+std::string g_plugin_platform = "cpu";
+std::atomic<bool> g_bad_fork{false};
+// Mode asked for before the engine exists; -1: the environment decides.
+std::atomic<int> g_early_mode{-1};
+
+tpu_platform_kind_t platform_kind(const std::string& name) {
+  if (name == "tpu") return TPU_PLATFORM_TPU;
+  if (name == "cuda") return TPU_PLATFORM_CUDA;
+  TORCH_CHECK(name == "cpu", "unknown tpu platform '", name, "'; use 'tpu', 'cpu' or 'cuda'");
+  return TPU_PLATFORM_CPU;
+}
+
+// The pool of the CPU plugin should be as large as PyTorch's own, so that comparisons are fair.
+int thread_count() {
+  int64_t threads = tpu_env_int(TPU_ENV_CPU_THREADS);
+  if (threads <= 0) {
+    const char* omp = std::getenv("OMP_NUM_THREADS");
+    threads = omp != nullptr ? std::atoi(omp) : 0;
+  }
+  return threads > 0 && threads < 4096 ? static_cast<int>(threads) : 0;
+}
+
+// A forked child has the parent's memory but none of its threads: whatever the plugin would do there
+// can wait forever. Refuse instead.
+void after_fork_in_child() {
+  if (g_engine.load(std::memory_order_relaxed) != nullptr) mark_bad_fork();
+}
+
+}  // namespace
+
+void set_plugin(std::string path, std::string platform) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  TORCH_CHECK(g_engine.load() == nullptr, "the tpu device is already running with plugin '",
+              g_plugin_path, "'; choose the plugin before the first use of the device");
+  platform_kind(platform);
+  g_plugin_path = std::move(path);
+  g_plugin_platform = std::move(platform);
+}
+
+bool get_plugin(std::string* path, std::string* platform) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  const char* from_env = tpu_env_text(TPU_ENV_PJRT_PLUGIN);
+  const char* pinned = tpu_env_text(TPU_ENV_PLATFORM);
+  const bool env = from_env != nullptr && *from_env != '\0';
+  *path = env ? std::string(from_env) : g_plugin_path;
+  *platform = pinned != nullptr && *pinned != '\0' ? std::string(pinned) : g_plugin_platform;
+  return !path->empty();
+}
+
+tpu_engine_t* start_engine() {
+  TORCH_CHECK(!g_bad_fork.load(),
+              "the tpu device cannot be used in a forked child of a process that has used it; "
+              "start processes with the 'spawn' method (torch.multiprocessing.set_start_method)");
+  std::string path, platform;
+  const bool known = get_plugin(&path, &platform);
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (tpu_engine_t* e = g_engine.load(std::memory_order_acquire)) return e;
+  TORCH_CHECK(known,
+              "no PJRT plugin for the tpu device: install lammps-jax-pjrt-cpu (runs on the CPU) or libtpu, "
+              "or set TORCH_TPU_PJRT_PLUGIN to the path of a plugin");
+  tpu_device_options_t options{};
+  options.plugin_path = path.c_str();
+  options.platform = platform_kind(platform);
+  options.threads = thread_count();
+  options.memory_limit = tpu_env_int(TPU_ENV_MEMORY_LIMIT);
+  tpu_engine_t* made = nullptr;
+  TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
+  const int early = g_early_mode.load();
+  if (early >= 0) {
+    tpu_status_t status = tpu_engine_set_mode(made, static_cast<tpu_eager_mode_t>(early));
+    if (status != nullptr) {
+      tpu_engine_destroy(made);
+      throw_status(status);
+    }
+  }
+  static std::once_flag fork_handler;
+  std::call_once(fork_handler, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+  g_engine.store(made, std::memory_order_release);
+  return made;
+}
+
+bool in_bad_fork() { return g_bad_fork.load(std::memory_order_relaxed); }
+
+void mark_bad_fork() {
+  g_bad_fork.store(true);
+  g_engine.store(nullptr);  // the next use comes to start_engine, which explains
+}
+
+tpu_eager_mode_t eager_mode() {
+  if (tpu_engine_t* e = g_engine.load(std::memory_order_acquire)) return tpu_engine_mode(e);
+  const int early = g_early_mode.load();
+  if (early >= 0) return static_cast<tpu_eager_mode_t>(early);
+  if (tpu_env_bool(TPU_ENV_LAUNCH_BLOCKING)) return TPU_MODE_DEBUG;
+  const char* text = tpu_env_text(TPU_ENV_EAGER_MODE);
+  const std::string mode = text != nullptr ? text : "";
+  const bool given = std::string(tpu_env_source(TPU_ENV_EAGER_MODE)) != "default";
+  if (given && mode == "debug") return TPU_MODE_DEBUG;
+  if (given && mode == "strict") return TPU_MODE_STRICT;
+  if (given && mode == "fused") return TPU_MODE_FUSED;
+  return tpu_env_bool(TPU_ENV_DEFER_AND_FUSE) ? TPU_MODE_FUSED : TPU_MODE_STRICT;
+}
+
+void set_eager_mode(tpu_eager_mode_t mode) {
+  if (tpu_engine_t* e = g_engine.load(std::memory_order_acquire)) {
+    TPU_THROW_IF_ERROR(tpu_engine_set_mode(e, mode));
+  } else {
+    g_early_mode.store(static_cast<int>(mode));
+  }
+}
+
+void throw_status(tpu_status_t status) {
+  const tpu_status_code_t code = tpu_status_code(status);
+  const std::string text = tpu_status_message(status);
+  tpu_status_free(status);
+  switch (code) {
+    case TPU_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    case TPU_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case TPU_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, text);
+    default: TORCH_CHECK(false, text);
+  }
+  // Unreachable: each branch throws, but the macros do not tell the compiler.
+  throw std::runtime_error(text);
+}
+
+}  // namespace tpu_shim

@@ -1,0 +1,131 @@
+"""Helpers that every test file shares: devices, modes, counters, mirroring and child processes."""
+
+import contextlib
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+DEVICE = torch.device(os.environ.get("TORCH_TPU_TEST_DEVICE", "tpu"))
+MODES = ("fused", "strict", "debug")
+
+
+def has_modes():
+  return DEVICE.type == "tpu"
+
+
+def mode_value(name):
+  """The EagerMode member behind "debug", "strict" or "fused"."""
+  members = torch.tpu.EagerMode
+  return {"fused": members.DEFER_AND_FUSE, "strict": members.DEFER_NEVER,
+          "debug": members.DEFER_NEVER_AND_LAUNCH_BLOCKING}[name]
+
+
+@contextlib.contextmanager
+def eager_mode(name):
+  """Runs a block in one mode; does nothing on other devices."""
+  if not has_modes():
+    yield
+    return
+  with torch.tpu.set_eager_mode(mode_value(name)):
+    yield
+
+
+def synchronize():
+  if DEVICE.type == "tpu":
+    torch.tpu.synchronize()
+
+
+def release_caches():
+  gc.collect()
+  if DEVICE.type == "tpu":
+    torch.tpu.clear_cache()
+
+
+def compile_stats():
+  """Counters since the process began: requests, memory_hits, disk_hits, compiles, ..."""
+  return dict(torch.tpu.compile_stats()) if DEVICE.type == "tpu" else {"compiles": 0, "requests": 0}
+
+
+def fallback_stats():
+  """ATen overload name -> number of calls that ran on the host."""
+  return dict(torch.tpu.fallback_stats()) if DEVICE.type == "tpu" else {}
+
+
+@contextlib.contextmanager
+def counting(read):
+  """Yields a dict that holds, after the block, by how much each counter of `read()` grew."""
+  before = read()
+  grown = {}
+  yield grown
+  for key, value in read().items():
+    if isinstance(value, (int, float)) and value != before.get(key, 0):
+      grown[key] = value - before.get(key, 0)
+
+
+def mirror(tensor, device=DEVICE):
+  """A copy on `device` with the same sizes, strides and storage offset, over a whole storage."""
+  if tensor.is_sparse or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    return tensor.to(device)
+  plain = tensor.detach().resolve_conj().resolve_neg()
+  if plain.untyped_storage().nbytes() == plain.numel() * plain.element_size() \
+      and plain.is_contiguous():
+    return plain.to(device).requires_grad_(tensor.requires_grad)
+  flat = torch.empty(0, dtype=plain.dtype).set_(plain.untyped_storage())
+  copy = flat.to(device).as_strided(plain.size(), plain.stride(), plain.storage_offset())
+  return copy.detach().requires_grad_(tensor.requires_grad)
+
+
+def tree_map(function, value):
+  """Applies `function` to every tensor inside lists, tuples and dicts."""
+  if isinstance(value, torch.Tensor):
+    return function(value)
+  if isinstance(value, torch.device):
+    return value
+  if isinstance(value, tuple) and hasattr(value, "_fields"):
+    return type(value)(*(tree_map(function, item) for item in value))
+  if isinstance(value, (list, tuple)):
+    return type(value)(tree_map(function, item) for item in value)
+  if isinstance(value, dict):
+    return {key: tree_map(function, item) for key, item in value.items()}
+  return value
+
+
+def tensors_in(value):
+  """All tensors inside lists, tuples and dicts, in order."""
+  found = []
+  tree_map(lambda tensor: found.append(tensor) or tensor, value)
+  return found
+
+
+def child(code_or_path, *args, env=None, check=True, timeout=300):
+  """Runs Python in a child process with this environment plus `env`.
+
+  Takes a path or source text. Gives the completed process; with `check`, a failing child raises
+  with its stderr. A None in `env` removes that variable.
+  """
+  full = dict(os.environ)
+  full["PYTHONPATH"] = os.pathsep.join([str(TESTS)] + [p for p in [full.get("PYTHONPATH")] if p])
+  for key, value in (env or {}).items():
+    if value is None:
+      full.pop(key, None)
+    else:
+      full[key] = str(value)
+  head = [str(code_or_path)] if isinstance(code_or_path, Path) else ["-c", code_or_path]
+  done = subprocess.run([sys.executable, *head, *map(str, args)], env=full, capture_output=True,
+                        text=True, timeout=timeout, cwd=ROOT)
+  if check and done.returncode != 0:
+    raise AssertionError(f"child ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+  return done
+
+
+def child_json(code_or_path, *args, **kwargs):
+  """The last line that the child printed, as JSON."""
+  lines = child(code_or_path, *args, **kwargs).stdout.strip().splitlines()
+  return json.loads(lines[-1])

@@ -1,0 +1,281 @@
+"""Debug, Strict and Fused: equal results, every way to switch, and where errors are raised."""
+
+import pytest
+import torch
+
+import models
+from support import MODES, child, child_json, compile_stats, counting, eager_mode, has_modes, \
+    mode_value, synchronize
+
+pytestmark = pytest.mark.skipif(not has_modes(), reason="this device has no eager modes")
+
+
+def adamw(parameters):
+  return torch.optim.AdamW(parameters, lr=1e-3, eps=1e-5)
+
+
+def curve(device, steps=50):
+  _, losses = models.train("gpt", device, steps, adamw)
+  return torch.stack(losses).cpu().double()
+
+
+@pytest.fixture(scope="module")
+def curves():
+  from support import DEVICE
+  found = {"cpu": curve("cpu")}
+  for name in MODES:
+    with eager_mode(name):
+      found[name] = curve(DEVICE)
+  return found
+
+
+@pytest.mark.parametrize("name", ["strict", "debug"])
+def test_modes_give_the_same_loss_curve(curves, name):
+  difference = ((curves[name] - curves["fused"]) / curves["fused"]).abs().max().item()
+  assert difference < 1e-4, difference
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_loss_curve_is_the_cpus(curves, name):
+  difference = ((curves[name] - curves["cpu"]) / curves["cpu"]).abs().max().item()
+  assert difference < 1e-3, difference
+  assert curves[name][-1] != curves[name][0]
+
+
+def test_switching_by_attribute():
+  before = torch.tpu.eager_mode
+  try:
+    for name in MODES:
+      torch.tpu.eager_mode = mode_value(name)
+      assert torch.tpu.eager_mode == mode_value(name)
+      assert (torch.ones(3, device="tpu") + 1).tolist() == [2, 2, 2]
+  finally:
+    torch.tpu.eager_mode = before
+
+
+def test_switching_by_context_manager_nests_and_survives_errors():
+  torch_mode = torch.tpu.eager_mode
+  with torch.tpu.set_eager_mode(mode_value("strict")):
+    assert torch.tpu.eager_mode == mode_value("strict")
+    with pytest.raises(KeyError), torch.tpu.set_eager_mode(mode_value("debug")):
+      assert torch.tpu.eager_mode == mode_value("debug")
+      raise KeyError
+    assert torch.tpu.eager_mode == mode_value("strict")
+  assert torch.tpu.eager_mode == torch_mode
+
+
+def test_wrong_mode_is_refused():
+  before = torch.tpu.eager_mode
+  with pytest.raises((TypeError, ValueError)):
+    torch.tpu.eager_mode = "sometimes"
+  assert torch.tpu.eager_mode == before
+
+
+PRINT_MODE = """
+import json, torch
+print(json.dumps(torch.tpu.eager_mode.name))
+"""
+CLEAR = {"TORCH_TPU_EAGER_MODE": None, "TPU_LAUNCH_BLOCKING": None,
+         "TORCH_TPU_DEFER_AND_FUSE": None}
+
+
+@pytest.mark.parametrize("env, expected", [
+    ({}, "DEFER_AND_FUSE"),
+    ({"TORCH_TPU_EAGER_MODE": "debug"}, "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
+    ({"TORCH_TPU_EAGER_MODE": "strict"}, "DEFER_NEVER"),
+    ({"TORCH_TPU_EAGER_MODE": "fused"}, "DEFER_AND_FUSE"),
+    ({"TPU_LAUNCH_BLOCKING": "1"}, "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
+    ({"TORCH_TPU_DEFER_AND_FUSE": "1"}, "DEFER_AND_FUSE"),
+    ({"TORCH_TPU_DEFER_AND_FUSE": "0"}, "DEFER_NEVER"),
+])
+def test_switching_by_environment(env, expected):
+  assert child_json(PRINT_MODE, env={**CLEAR, **env}) == expected
+
+
+def test_wrong_environment_names_the_variable():
+  done = child(PRINT_MODE + "torch.ones(1, device='tpu')",
+               env={**CLEAR, "TORCH_TPU_EAGER_MODE": "quick"}, check=False)
+  assert "TORCH_TPU_EAGER_MODE" in done.stdout + done.stderr
+
+
+def test_fused_records_and_strict_does_not():
+  """Fused mode launches nothing until a value is needed; Strict launches each op."""
+  x = torch.ones(8, device="tpu")
+  synchronize()
+  with eager_mode("fused"), counting(torch.tpu.engine_stats) as fused:
+    y = x
+    for _ in range(10):
+      y = y + x
+  with eager_mode("strict"), counting(torch.tpu.engine_stats) as strict:
+    z = x
+    for _ in range(10):
+      z = z + x
+    synchronize()
+  assert fused["records"] == 10 and strict["records"] == 10
+  assert strict["launches"] == 10
+  assert fused["launches"] <= 2
+  assert y.tolist() == z.tolist() == [11.0] * 8
+
+
+def test_one_window_is_one_compile():
+  """A chain of elementwise ops becomes one program, and the same chain again asks for nothing."""
+  x = torch.arange(7, device="tpu").float()
+
+  def chain():
+    y = x
+    for k in range(12):
+      y = (y * 1.01 + k).sin() if k % 3 == 0 else y - x
+    return y.sum().item()
+
+  with eager_mode("fused"):
+    synchronize()
+    with counting(compile_stats) as first:
+      one = chain()
+    with counting(compile_stats) as second:
+      two = chain()
+  assert first.get("requests", 0) <= 2
+  assert second.get("requests", 0) == 0
+  assert one == two
+
+
+def test_dead_values_are_not_kept():
+  """Only what is still referenced comes out of a window: temporaries take no memory."""
+  x = torch.ones(1 << 18, device="tpu")
+  synchronize()
+  torch.tpu.reset_peak_memory_stats()
+  start = torch.tpu.memory_allocated()
+  with eager_mode("fused"):
+    y = x
+    for _ in range(20):
+      y = y * 1.5 - x
+    synchronize()
+  assert torch.tpu.memory_allocated() - start == x.nbytes
+  assert torch.tpu.max_memory_allocated() - start <= 3 * x.nbytes
+  assert y[:2].tolist() != [0, 0]
+
+
+# --- errors ---
+
+def line_of(error):
+  """The innermost line of this file in the traceback."""
+  found, step = None, error.tb
+  while step is not None:
+    if step.tb_frame.f_code.co_filename == __file__:
+      found = step.tb_lineno
+    step = step.tb_next
+  return found
+
+
+INDEX_ERRORS = {
+    "embedding": lambda: torch.nn.functional.embedding(torch.tensor([0, 9], device="tpu"),
+                                                       torch.ones(4, 3, device="tpu")),
+    "index_select": lambda: torch.ones(4, device="tpu").index_select(
+        0, torch.tensor([4], device="tpu")),
+    "gather": lambda: torch.ones(2, 3, device="tpu").gather(
+        1, torch.tensor([[0, 5], [1, 2]], device="tpu")),
+    "getitem": lambda: torch.ones(5, device="tpu")[torch.tensor([-6], device="tpu")],
+    "setitem": lambda: torch.ones(5, device="tpu").index_put_(
+        (torch.tensor([5], device="tpu"),), torch.tensor(1.0, device="tpu")),
+    "scatter": lambda: torch.ones(3, device="tpu").scatter_(
+        0, torch.tensor([3], device="tpu"), torch.ones(1, device="tpu")),
+    "index_add": lambda: torch.ones(3, device="tpu").index_add_(
+        0, torch.tensor([-4], device="tpu"), torch.ones(1, device="tpu")),
+    "cross_entropy": lambda: torch.nn.functional.cross_entropy(
+        torch.ones(2, 3, device="tpu"), torch.tensor([0, 3], device="tpu")),
+}
+
+
+@pytest.mark.parametrize("name", list(INDEX_ERRORS))
+def test_debug_raises_index_errors_at_the_line(name):
+  with eager_mode("debug"):
+    with pytest.raises((IndexError, RuntimeError), match="(?i)range|bound|index"):
+      INDEX_ERRORS[name]()
+    assert torch.ones(2, device="tpu").sum().item() == 2  # the device still works
+
+
+@pytest.mark.parametrize("name", list(INDEX_ERRORS))
+@pytest.mark.parametrize("where", ["fused", "strict"])
+def test_wrong_indices_touch_no_other_memory(name, where):
+  """Outside Debug the result is unspecified, but neighbours stay as they were and nothing crashes."""
+  with eager_mode(where):
+    neighbours = [torch.full((64,), float(k), device="tpu") for k in range(8)]
+    synchronize()
+    try:
+      INDEX_ERRORS[name]().cpu()
+    except (IndexError, RuntimeError):
+      pass
+    assert [n.unique().tolist() for n in neighbours] == [[float(k)] for k in range(8)]
+
+
+def test_wrong_index_writes_leave_the_target(device):
+  """An out-of-range index writes nowhere, also not to the clamped place, or raises."""
+  with eager_mode("fused"):
+    x = torch.zeros(6, device="tpu")
+    try:
+      x[torch.tensor([1, 6, -7], device="tpu")] = 5.0
+      values = x.tolist()
+    except (IndexError, RuntimeError):
+      return
+  assert values == [0, 5, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("bad", [
+    lambda: torch.ones(2, 3, device="tpu") @ torch.ones(2, 3, device="tpu"),
+    lambda: torch.ones(3, device="tpu") + torch.ones(4, device="tpu"),
+    lambda: torch.ones(2, 3, device="tpu").view(5),
+    lambda: torch.cat([torch.ones(2, 3, device="tpu"), torch.ones(2, 4, device="tpu")]),
+    lambda: torch.nn.functional.conv2d(torch.ones(1, 3, 8, 8, device="tpu"),
+                                       torch.ones(4, 2, 3, 3, device="tpu")),
+    lambda: torch.ones(2, device="tpu").expand(3, 3),
+    lambda: torch.ones(2, 3, device="tpu").sum(5),
+    lambda: torch.ones(2, device="tpu").as_strided((3,), (1,), 0),
+    lambda: torch.ones(-1, device="tpu"),
+])
+def test_shape_errors_raise_at_the_line_in_every_mode(mode, bad):
+  with pytest.raises((RuntimeError, IndexError)) as caught:
+    bad()
+  assert line_of(caught) is not None
+  assert (torch.ones(2, device="tpu") * 2).tolist() == [2, 2]
+
+
+def test_error_kind_and_text_are_pytorchs():
+  for bad in (lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
+              lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
+              lambda d: torch.ones(2, 3, device=d).sum(5)):
+    with pytest.raises(Exception) as expected:
+      bad("cpu")
+    with pytest.raises(type(expected.value)) as mine:
+      bad("tpu")
+    assert str(mine.value).splitlines()[0][:40] == str(expected.value).splitlines()[0][:40]
+
+
+NONFINITE = """
+import torch, traceback
+x = torch.tensor([1.0, 0.0], device="tpu")
+ok = x * 2
+infinite_input = torch.tensor([float("inf")], device="tpu") + 1   # not this op's doing
+try:
+  y = ok.log()
+except RuntimeError as error:
+  print("raised", "log" in str(error).lower(), traceback.extract_tb(error.__traceback__)[0].lineno)
+else:
+  print("silent")
+"""
+
+
+def test_debug_finds_the_op_that_makes_infinities():
+  env = {**CLEAR, "TORCH_TPU_EAGER_MODE": "debug", "TORCH_TPU_CHECK_NONFINITE": "1"}
+  assert child(NONFINITE, env=env).stdout.split() == ["raised", "True", "7"]
+  env["TORCH_TPU_CHECK_NONFINITE"] = "0"
+  assert child(NONFINITE, env=env).stdout.split() == ["silent"]
+
+
+def test_a_failed_op_leaves_its_window_alive():
+  """An error while recording keeps what was recorded before it."""
+  with eager_mode("fused"):
+    x = torch.ones(4, device="tpu")
+    y = x * 3
+    with pytest.raises(RuntimeError):
+      y @ torch.ones(3, 3, device="tpu")
+    y += 1
+    assert y.tolist() == [4, 4, 4, 4]

@@ -1,0 +1,153 @@
+"""``torch.tpu``: the device module, in the form of ``torch.cuda``.
+
+One process has one device, index 0. Nothing here starts the runtime except what needs it; the
+functions that do say so.
+"""
+
+import sys
+import types
+
+from torch_tpu import _C
+
+from ._device import (  # PyTorch looks for the underscored ones
+  _is_compiled,  # noqa: F401
+  _is_in_bad_fork,  # noqa: F401
+  _lazy_init,  # noqa: F401
+  current_device,
+  device,
+  device_count,
+  device_of,
+  get_compute_capability,
+  get_device_capability,
+  get_device_name,
+  get_device_properties,
+  init,
+  is_available,
+  is_initialized,
+  set_device,
+  synchronize,
+)
+from .amp import get_amp_supported_dtype, is_bf16_supported
+from .memory import (
+  empty_cache,
+  max_memory_allocated,
+  max_memory_reserved,
+  mem_get_info,
+  memory_allocated,
+  memory_reserved,
+  memory_stats,
+  memory_stats_as_nested_dict,
+  memory_summary,
+  reset_accumulated_memory_stats,
+  reset_max_memory_allocated,
+  reset_peak_memory_stats,
+)
+from .modes import EagerMode, get_eager_mode, set_eager_mode
+from .random import (
+  get_rng_state,
+  get_rng_state_all,
+  initial_seed,
+  manual_seed,
+  manual_seed_all,
+  seed,
+  seed_all,
+  set_rng_state,
+  set_rng_state_all,
+)
+from .stats import clear_cache, compile_stats, engine_stats, fallback_stats, reset_stats
+from .streams import (
+  Event,
+  Stream,
+  StreamContext,
+  current_stream,
+  default_stream,
+  set_stream,
+  stream,
+)
+
+__all__ = [
+  "EagerMode",
+  "Event",
+  "Stream",
+  "StreamContext",
+  "clear_cache",
+  "compile_stats",
+  "current_device",
+  "current_stream",
+  "default_stream",
+  "device",
+  "device_count",
+  "device_of",
+  "empty_cache",
+  "engine_stats",
+  "fallback_stats",
+  "get_amp_supported_dtype",
+  "get_compute_capability",
+  "get_device_capability",
+  "get_device_name",
+  "get_device_properties",
+  "get_eager_mode",
+  "get_rng_state",
+  "get_rng_state_all",
+  "init",
+  "initial_seed",
+  "is_available",
+  "is_bf16_supported",
+  "is_initialized",
+  "manual_seed",
+  "manual_seed_all",
+  "max_memory_allocated",
+  "max_memory_reserved",
+  "mem_get_info",
+  "memory_allocated",
+  "memory_reserved",
+  "memory_stats",
+  "memory_stats_as_nested_dict",
+  "memory_summary",
+  "reset_accumulated_memory_stats",
+  "reset_max_memory_allocated",
+  "reset_peak_memory_stats",
+  "reset_stats",
+  "seed",
+  "seed_all",
+  "set_device",
+  "set_eager_mode",
+  "set_rng_state",
+  "set_rng_state_all",
+  "set_stream",
+  "stream",
+  "synchronize",
+]
+
+_SUBMODULES = ("amp", "memory", "modes", "random", "stats", "streams")
+
+
+class _TpuModule(types.ModuleType):
+  """Gives the module its computed attributes, such as ``torch.tpu.eager_mode``."""
+
+  @property
+  def eager_mode(self):
+    """The process-wide eager mode, an EagerMode. Assigning launches what was recorded first."""
+    return get_eager_mode()
+
+  @eager_mode.setter
+  def eager_mode(self, mode):
+    set_eager_mode(mode)
+
+  @property
+  def _initialized(self):
+    return is_initialized()
+
+  @property
+  def default_generators(self):
+    """One generator per device, as torch.cuda.default_generators."""
+    return tuple(_C.default_generator(index) for index in range(device_count()))
+
+
+def _register_submodules(name):
+  """Makes `import <name>.memory` and its siblings find our modules, not load them again."""
+  for submodule in _SUBMODULES:
+    sys.modules[f"{name}.{submodule}"] = sys.modules[f"{__name__}.{submodule}"]
+
+
+sys.modules[__name__].__class__ = _TpuModule

@@ -1,0 +1,31 @@
+"""Counters of what the engine does; all start at zero and never start the runtime."""
+
+from torch_tpu import _C
+
+
+def compile_stats():
+  """Compile requests, memory_hits, disk_hits, compiles, disk_writes, disk_rejects (counts) and
+  compile_seconds, disk_load_seconds. A window that was planned before makes no request."""
+  return _C.compile_stats()
+
+
+def engine_stats():
+  """records (operations), predicted (of these, matched by prediction), flushes, window_hits,
+  window_plans and launches (programs executed)."""
+  return _C.engine_stats()
+
+
+def fallback_stats():
+  """Calls of operations that have no row in the op table and ran another way: name -> count."""
+  return _C.fallback_stats()
+
+
+def reset_stats():
+  """Sets the counters of this module to zero."""
+  _C.reset_stats()
+  _C.reset_fallback_stats()
+
+
+def clear_cache():
+  """Forgets window plans and compiled programs in memory. The cache on disk stays."""
+  _C.clear_cache()
