@@ -24,236 +24,327 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_TPU_CPU_THR
 
 
 def run_with_one_thread():
-    """Thread counts are read when libraries load: start again with them in the environment."""
-    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):
-        os.environ.update(ONE_THREAD)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+  """Thread counts are read when libraries load: start again with them in the environment."""
+  if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):
+    os.environ.update(ONE_THREAD)
+    os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 @dataclass
 class Row:
-    line: str
-    ours: str
-    cpu: str
-    ratio: str
-    must: str
-    met: bool | None
-    peer: str = ""
+  line: str
+  ours: str
+  cpu: str
+  ratio: str
+  must: str
+  met: bool | None
+  peer: str = ""
 
 
 def clock(work):
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+  start = time.perf_counter()
+  work()
+  return time.perf_counter() - start
 
 
 def alternate(repeats, *works):
-    """Median seconds of each function; they take turns, so that load on the machine hits all."""
-    times = [[] for _ in works]
-    for _ in range(repeats):
-        for spent, work in zip(times, works):
-            spent.append(clock(work))
-    return [statistics.median(spent) for spent in times]
+  """Median seconds of each function; they take turns, so that load on the machine hits all."""
+  times = [[] for _ in works]
+  for _ in range(repeats):
+    for spent, work in zip(times, works):
+      spent.append(clock(work))
+  return [statistics.median(spent) for spent in times]
 
 
 class JaxPeer:
-    """The JAX process, or None when JAX is not installed."""
+  """The JAX process, or None when JAX is not installed."""
 
-    def __init__(self):
-        self.process = None
-        if JAX_PYTHON.exists():
-            env = {**os.environ, "JAX_PLATFORMS": "cpu", "NPROC": "1", "PJRT_NPROC": "1",
-                   "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-            self.process = subprocess.Popen([JAX_PYTHON, Path(__file__).with_name("peer_jax.py")],
-                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            text=True, env=env)
+  def __init__(self):
+    self.process = None
+    if JAX_PYTHON.exists():
+      env = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "NPROC": "1",
+        "PJRT_NPROC": "1",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+      }
+      self.process = subprocess.Popen(
+        [JAX_PYTHON, Path(__file__).with_name("peer_jax.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+      )
 
-    def seconds(self, name, steps):
-        if self.process is None:
-            return None
-        print(name, steps, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        return float(answer) if answer else None
+  def seconds(self, name, steps):
+    if self.process is None:
+      return None
+    print(name, steps, file=self.process.stdin, flush=True)
+    answer = self.process.stdout.readline()
+    return float(answer) if answer else None
 
-    def close(self):
-        if self.process is not None:
-            self.process.stdin.close()
-            self.process.wait()
+  def close(self):
+    if self.process is not None:
+      self.process.stdin.close()
+      self.process.wait()
 
 
 def small_adds(torch, mode, must_us, beat_cpu, quick):
-    import workloads
-    count = 1000
-    ours = workloads.dependent_adds("tpu", count)
-    cpu = workloads.dependent_adds("cpu", count)
-    with torch.tpu.set_eager_mode(mode):
-        for _ in range(5):
-            ours(), cpu()
-        mine, theirs = alternate(7 if quick else 31, ours, cpu)
-    mine, theirs = mine / count * 1e6, theirs / count * 1e6
-    met = mine <= must_us and (not beat_cpu or mine <= theirs)
-    return Row(f"1,000 dependent `x = x + y` on 4 floats, {mode}, per op", f"{mine:.2f} us",
-               f"{theirs:.2f} us", f"{theirs / mine:.2f}x",
-               f"<= {must_us} us" + (" and <= CPU" if beat_cpu else ""), met)
+  import workloads
+
+  count = 1000
+  ours = workloads.dependent_adds("tpu", count)
+  cpu = workloads.dependent_adds("cpu", count)
+  with torch.tpu.set_eager_mode(mode):
+    for _ in range(5):
+      ours(), cpu()
+    mine, theirs = alternate(7 if quick else 31, ours, cpu)
+  mine, theirs = mine / count * 1e6, theirs / count * 1e6
+  met = mine <= must_us and (not beat_cpu or mine <= theirs)
+  return Row(
+    f"1,000 dependent `x = x + y` on 4 floats, {mode}, per op",
+    f"{mine:.2f} us",
+    f"{theirs:.2f} us",
+    f"{theirs / mine:.2f}x",
+    f"<= {must_us} us" + (" and <= CPU" if beat_cpu else ""),
+    met,
+  )
 
 
 def big_elementwise(torch, quick):
-    import workloads
-    ours, cpu = workloads.elementwise("tpu"), workloads.elementwise("cpu")
-    for _ in range(3):
-        ours(), cpu()
-    mine, theirs = alternate(5 if quick else 15, ours, cpu)
-    return Row("20 elementwise ops on 1M floats, fused", f"{mine * 1e3:.2f} ms",
-               f"{theirs * 1e3:.2f} ms", f"{theirs / mine:.2f}x", ">= 2x", theirs >= 2 * mine)
+  import workloads
+
+  ours, cpu = workloads.elementwise("tpu"), workloads.elementwise("cpu")
+  for _ in range(3):
+    ours(), cpu()
+  mine, theirs = alternate(5 if quick else 15, ours, cpu)
+  return Row(
+    "20 elementwise ops on 1M floats, fused",
+    f"{mine * 1e3:.2f} ms",
+    f"{theirs * 1e3:.2f} ms",
+    f"{theirs / mine:.2f}x",
+    ">= 2x",
+    theirs >= 2 * mine,
+  )
 
 
 def training(name, make, steps, warmup, repeats, jax, must, must_jax=None):
-    """Steps per second of a training loop against CPU eager and, when installed, JAX jit."""
-    ours, cpu = make("tpu"), make("cpu")
-    ours.run(warmup), cpu.run(max(warmup // 3, 1))
-    key = "gpt" if "GPT" in name else "mlp"
-    jax.seconds(key, 2)
-    times = ([], [], [])
-    for _ in range(repeats):
-        times[0].append(clock(lambda: ours.run(steps)) / steps)
-        times[1].append(clock(lambda: cpu.run(steps)) / steps)
-        peer = jax.seconds(key, steps)
-        if peer is not None:
-            times[2].append(peer / steps)
-    mine, theirs = (statistics.median(t) for t in times[:2])
-    met = theirs / mine >= must
-    text = "JAX: not installed (--setup-jax)"
-    if times[2]:
-        peer = statistics.median(times[2])
-        text = f"JAX jit {1 / peer:.1f}/s = {theirs / peer:.2f}x CPU, ours {peer / mine:.2f}x JAX"
-        met = met and (must_jax is None or peer / mine >= must_jax)
-    goal = f">= {must}x CPU" + (f" and >= {must_jax}x JAX" if must_jax else "")
-    return Row(name, f"{1 / mine:.1f} steps/s", f"{1 / theirs:.1f} steps/s",
-               f"{theirs / mine:.2f}x", goal, met, text)
+  """Steps per second of a training loop against CPU eager and, when installed, JAX jit."""
+  ours, cpu = make("tpu"), make("cpu")
+  ours.run(warmup), cpu.run(max(warmup // 3, 1))
+  key = "gpt" if "GPT" in name else "mlp"
+  jax.seconds(key, 2)
+  times = ([], [], [])
+  for _ in range(repeats):
+    times[0].append(clock(lambda: ours.run(steps)) / steps)
+    times[1].append(clock(lambda: cpu.run(steps)) / steps)
+    peer = jax.seconds(key, steps)
+    if peer is not None:
+      times[2].append(peer / steps)
+  mine, theirs = (statistics.median(t) for t in times[:2])
+  met = theirs / mine >= must
+  text = "JAX: not installed (--setup-jax)"
+  if times[2]:
+    peer = statistics.median(times[2])
+    text = f"JAX jit {1 / peer:.1f}/s = {theirs / peer:.2f}x CPU, ours {peer / mine:.2f}x JAX"
+    met = met and (must_jax is None or peer / mine >= must_jax)
+  goal = f">= {must}x CPU" + (f" and >= {must_jax}x JAX" if must_jax else "")
+  return Row(
+    name,
+    f"{1 / mine:.1f} steps/s",
+    f"{1 / theirs:.1f} steps/s",
+    f"{theirs / mine:.2f}x",
+    goal,
+    met,
+    text,
+  )
 
 
 def compiles_after_warmup(torch):
-    import workloads
-    step = workloads.changing_numbers("tpu")
-    for number in range(3):
-        step(number)
-    before = torch.tpu.compile_stats()
-    for number in range(3, 13):
-        step(number)
-    after = torch.tpu.compile_stats()
-    count = sum(after[key] - before[key] for key in ("compiles", "disk_hits"))
-    return Row("learning rate, loss scale, step count changing every step", f"{count} compiles", "-",
-               "-", "0 after step 3", count == 0)
+  import workloads
+
+  step = workloads.changing_numbers("tpu")
+  for number in range(3):
+    step(number)
+  before = torch.tpu.compile_stats()
+  for number in range(3, 13):
+    step(number)
+  after = torch.tpu.compile_stats()
+  count = sum(after[key] - before[key] for key in ("compiles", "disk_hits"))
+  return Row(
+    "learning rate, loss scale, step count changing every step",
+    f"{count} compiles",
+    "-",
+    "-",
+    "0 after step 3",
+    count == 0,
+  )
 
 
 def python(code, **env):
-    """Runs a child with this environment plus `env`; gives its output."""
-    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **env}, check=True,
-                          stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent).stdout
+  """Runs a child with this environment plus `env`; gives its output."""
+  return subprocess.run(
+    [sys.executable, "-c", code],
+    env={**os.environ, **env},
+    check=True,
+    stdout=subprocess.PIPE,
+    text=True,
+    cwd=Path(__file__).parent,
+  ).stdout
 
 
 def import_time(quick):
-    """`import torch` with our entry point loaded, against the same with autoload switched off."""
-    code = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
-    runs = {"1": [], "0": []}
-    python(code)  # warms the file cache
-    for _ in range(3 if quick else 9):
-        for autoload, seconds in runs.items():
-            seconds.append(float(python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload)))
-    mine, without = statistics.median(runs["1"]), statistics.median(runs["0"])
-    return Row("`import torch` with the package, over without", f"{mine:.2f} s", f"{without:.2f} s",
-               f"+{mine - without:.2f} s", "<= 0.2 s more", mine - without <= 0.2)
+  """`import torch` with our entry point loaded, against the same with autoload switched off."""
+  code = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+  runs = {"1": [], "0": []}
+  python(code)  # warms the file cache
+  for _ in range(3 if quick else 9):
+    for autoload, seconds in runs.items():
+      seconds.append(float(python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload)))
+  mine, without = statistics.median(runs["1"]), statistics.median(runs["0"])
+  return Row(
+    "`import torch` with the package, over without",
+    f"{mine:.2f} s",
+    f"{without:.2f} s",
+    f"+{mine - without:.2f} s",
+    "<= 0.2 s more",
+    mine - without <= 0.2,
+  )
 
 
 def first_step(quick):
-    """The GPT's first step in a fresh process: empty cache on disk, then filled."""
-    code = ("import time, torch, workloads; t = workloads.GptTrainer('{0}'); "
-            "workloads.synchronize('{0}'); s = time.perf_counter(); t.step(); "
-            "print(time.perf_counter() - s)")
-    empty, filled = [], []
-    for _ in range(1 if quick else 3):
-        with tempfile.TemporaryDirectory() as cache:
-            empty.append(float(python(code.format("tpu"), TORCH_TPU_CACHE_DIR=cache)))
-            filled.append(float(python(code.format("tpu"), TORCH_TPU_CACHE_DIR=cache)))
-    cpu = float(python(code.format("cpu")))
-    cold, warm = statistics.median(empty), statistics.median(filled)
-    return [Row("first step of the GPT, empty caches", f"{cold:.2f} s", f"{cpu:.2f} s", "-",
-                "report", None),
-            Row("first step of the GPT, disk cache filled", f"{warm:.2f} s", f"{cpu:.2f} s",
-                f"{warm / cold:.2f} of empty", "<= 0.2 of empty", warm <= 0.2 * cold)]
+  """The GPT's first step in a fresh process: empty cache on disk, then filled."""
+  code = (
+    "import time, torch, workloads; t = workloads.GptTrainer('{0}'); "
+    "workloads.synchronize('{0}'); s = time.perf_counter(); t.step(); "
+    "print(time.perf_counter() - s)"
+  )
+  empty, filled = [], []
+  for _ in range(1 if quick else 3):
+    with tempfile.TemporaryDirectory() as cache:
+      empty.append(float(python(code.format("tpu"), TORCH_TPU_CACHE_DIR=cache)))
+      filled.append(float(python(code.format("tpu"), TORCH_TPU_CACHE_DIR=cache)))
+  cpu = float(python(code.format("cpu")))
+  cold, warm = statistics.median(empty), statistics.median(filled)
+  return [
+    Row(
+      "first step of the GPT, empty caches", f"{cold:.2f} s", f"{cpu:.2f} s", "-", "report", None
+    ),
+    Row(
+      "first step of the GPT, disk cache filled",
+      f"{warm:.2f} s",
+      f"{cpu:.2f} s",
+      f"{warm / cold:.2f} of empty",
+      "<= 0.2 of empty",
+      warm <= 0.2 * cold,
+    ),
+  ]
 
 
 def table(rows):
-    lines = ["| line | TorchTPU | PyTorch CPU eager | ratio | must reach | | peer |",
-             "|---|---|---|---|---|---|---|"]
-    for row in rows:
-        mark = {None: "", True: "yes", False: "**no**"}[row.met]
-        lines.append(f"| {row.line} | {row.ours} | {row.cpu} | {row.ratio} | {row.must} | {mark} | "
-                     f"{row.peer} |")
-    return "\n".join(lines)
+  lines = [
+    "| line | TorchTPU | PyTorch CPU eager | ratio | must reach | | peer |",
+    "|---|---|---|---|---|---|---|",
+  ]
+  for row in rows:
+    mark = {None: "", True: "yes", False: "**no**"}[row.met]
+    lines.append(
+      f"| {row.line} | {row.ours} | {row.cpu} | {row.ratio} | {row.must} | {mark} | {row.peer} |"
+    )
+  return "\n".join(lines)
 
 
 def setup_jax():
-    folder = JAX_PYTHON.parent.parent
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    subprocess.run([JAX_PYTHON, "-m", "pip", "install", "--quiet", f"jax=={JAX_VERSION}",
-                    f"jaxlib=={JAX_VERSION}"], check=True)
-    print(f"JAX {JAX_VERSION} is in {folder}")
+  folder = JAX_PYTHON.parent.parent
+  subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+  subprocess.run(
+    [
+      JAX_PYTHON,
+      "-m",
+      "pip",
+      "install",
+      "--quiet",
+      f"jax=={JAX_VERSION}",
+      f"jaxlib=={JAX_VERSION}",
+    ],
+    check=True,
+  )
+  print(f"JAX {JAX_VERSION} is in {folder}")
 
 
 def measure(torch, quick, wanted):
-    """Yields the rows one by one; a row that cannot be measured says why instead of ending the run."""
-    import workloads
-    jax = JaxPeer()
-    work = [
-        ("adds fused", lambda: small_adds(torch, "fused", 1.2, True, quick)),
-        ("adds strict", lambda: small_adds(torch, "strict", 6, False, quick)),
-        ("elementwise", lambda: big_elementwise(torch, quick)),
-        ("mlp", lambda: training("MLP 3x256, batch 32, Adam, fused", workloads.mlp, 30, 30,
-                                 5 if quick else 15, jax, 1.5)),
-        ("gpt", lambda: training("GPT of `make run`, batch 4, train step, fused",
-                                 workloads.GptTrainer, 3, 6, 3 if quick else 9, jax, 0.7, 1.8)),
-        ("compiles", lambda: compiles_after_warmup(torch)),
-        ("import", lambda: import_time(quick)),
-        ("first step", lambda: first_step(quick)),
-    ]
-    try:
-        for name, make in work:
-            if wanted and wanted not in name:
-                continue
-            try:
-                made = make()
-            except Exception as error:
-                made = Row(name, f"failed: {type(error).__name__}: {str(error)[:150]}", "-", "-", "-",
-                           False)
-            yield from made if isinstance(made, list) else [made]
-    finally:
-        jax.close()
+  """Yields the rows; a row that fails says why instead of ending the run."""
+  import workloads
+
+  jax = JaxPeer()
+  work = [
+    ("adds fused", lambda: small_adds(torch, "fused", 1.2, True, quick)),
+    ("adds strict", lambda: small_adds(torch, "strict", 6, False, quick)),
+    ("elementwise", lambda: big_elementwise(torch, quick)),
+    (
+      "mlp",
+      lambda: training(
+        "MLP 3x256, batch 32, Adam, fused", workloads.mlp, 30, 30, 5 if quick else 15, jax, 1.5
+      ),
+    ),
+    (
+      "gpt",
+      lambda: training(
+        "GPT of `make run`, batch 4, train step, fused",
+        workloads.GptTrainer,
+        3,
+        6,
+        3 if quick else 9,
+        jax,
+        0.7,
+        1.8,
+      ),
+    ),
+    ("compiles", lambda: compiles_after_warmup(torch)),
+    ("import", lambda: import_time(quick)),
+    ("first step", lambda: first_step(quick)),
+  ]
+  try:
+    for name, make in work:
+      if wanted and wanted not in name:
+        continue
+      try:
+        made = make()
+      except Exception as error:
+        made = Row(
+          name, f"failed: {type(error).__name__}: {str(error)[:150]}", "-", "-", "-", False
+        )
+      yield from made if isinstance(made, list) else [made]
+  finally:
+    jax.close()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--only", default="", help="only lines whose short name contains this")
-    parser.add_argument("--out", type=Path, help="also write the table here")
-    parser.add_argument("--setup-jax", action="store_true")
-    args = parser.parse_args()
-    if args.setup_jax:
-        return setup_jax()
-    run_with_one_thread()
-    import torch
-    torch.set_num_threads(1)
-    torch.tpu.eager_mode = torch.tpu.EagerMode.DEFER_AND_FUSE
-    rows = []
-    for row in measure(torch, args.quick, args.only):
-        rows.append(row)
-        print(f"{row.line}: {row.ours}, CPU {row.cpu}, {row.ratio}", file=sys.stderr, flush=True)
-    text = (f"{torch.tpu.get_device_name()}, torch {torch.__version__}, one thread each\n\n"
-            f"{table(rows)}\n")
-    print(text)
-    if args.out:
-        args.out.write_text(text)
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--quick", action="store_true", help="fewer repeats")
+  parser.add_argument("--only", default="", help="only lines whose short name contains this")
+  parser.add_argument("--out", type=Path, help="also write the table here")
+  parser.add_argument("--setup-jax", action="store_true")
+  args = parser.parse_args()
+  if args.setup_jax:
+    return setup_jax()
+  run_with_one_thread()
+  import torch
+
+  torch.set_num_threads(1)
+  torch.tpu.eager_mode = torch.tpu.EagerMode.DEFER_AND_FUSE
+  rows = []
+  for row in measure(torch, args.quick, args.only):
+    rows.append(row)
+    print(f"{row.line}: {row.ours}, CPU {row.cpu}, {row.ratio}", file=sys.stderr, flush=True)
+  text = (
+    f"{torch.tpu.get_device_name()}, torch {torch.__version__}, one thread each\n\n{table(rows)}\n"
+  )
+  print(text)
+  if args.out:
+    args.out.write_text(text)
 
 
 if __name__ == "__main__":
-    main()
+  main()

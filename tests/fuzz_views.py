@@ -1,8 +1,8 @@
 """Random programs of views, in-place writes and copies, run side by side on the CPU and the device.
 
-A program is a list of Python statements over variables v0, v1, ... The generator runs each candidate
-on the CPU first; one that PyTorch refuses there is not part of the program. Values are small integers
-(also as floats), so that both sides compute exactly and differences are bugs, not rounding.
+A program is a list of Python statements over variables v0, v1, ... The generator runs each
+candidate on the CPU first; one that PyTorch refuses there is not part of the program. Values are
+small integers (also as floats), so that both sides compute exactly and differences are bugs.
 
 Run alone:  python tests/fuzz_views.py --seed 12 --programs 500 [--mode fused] [--device cpu]
 """
@@ -13,8 +13,17 @@ import sys
 
 import torch
 
-DTYPES = (torch.float32, torch.float32, torch.int64, torch.int32, torch.uint8, torch.int16,
-          torch.bool, torch.float64, torch.bfloat16)
+DTYPES = (
+  torch.float32,
+  torch.float32,
+  torch.int64,
+  torch.int32,
+  torch.uint8,
+  torch.int16,
+  torch.bool,
+  torch.float64,
+  torch.bfloat16,
+)
 SIGNED = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.bfloat16)
 MAX_ELEMENTS = 240
 MAX_VARIABLES = 9
@@ -42,16 +51,24 @@ class World:
 
   def __init__(self, device):
     self.device = torch.device(device)
-    self.names = {"torch": torch, "dev": self.device, "make": make, "resize_filled": resize_filled,
-                  "set_storage": set_storage}
+    self.names = {
+      "torch": torch,
+      "dev": self.device,
+      "make": make,
+      "resize_filled": resize_filled,
+      "set_storage": set_storage,
+    }
 
   def run(self, statement):
     with torch.no_grad():
       exec(statement, self.names)
 
   def variables(self):
-    return {key: value for key, value in self.names.items()
-            if key[0] == "v" and key[1:].isdigit() and isinstance(value, torch.Tensor)}
+    return {
+      key: value
+      for key, value in self.names.items()
+      if key[0] == "v" and key[1:].isdigit() and isinstance(value, torch.Tensor)
+    }
 
 
 def places(tensor):
@@ -113,14 +130,20 @@ class Generator:
       return self.create()
     if len(variables) >= MAX_VARIABLES:
       return f"del {self.rng.choice(sorted(variables))}"
-    kinds = ((self.view, 45), (self.write, 30), (self.copy, 9), (self.relayout, 7),
-             (self.create, 4), (self.compute, 5))
+    kinds = (
+      (self.view, 45),
+      (self.write, 30),
+      (self.copy, 9),
+      (self.relayout, 7),
+      (self.create, 4),
+      (self.compute, 5),
+    )
     kind = self.rng.choices([k for k, _ in kinds], [w for _, w in kinds])[0]
     return kind()
 
   def create(self):
     sizes, dtype = self.sizes(), self.rng.choice(DTYPES)
-    return f"{self.fresh()} = make({self.rng.randrange(10 ** 4)}, {sizes}, {dtype}, dev)"
+    return f"{self.fresh()} = make({self.rng.randrange(10**4)}, {sizes}, {dtype}, dev)"
 
   # --- views ---
 
@@ -131,19 +154,36 @@ class Generator:
     rng = self.rng
     dim = rng.randrange(rank) if rank else 0
     size = t.shape[dim] if rank else 1
-    options = [f"unsqueeze({rng.randint(-rank - 1, rank)})", "squeeze()", "detach()",
-               f"as_strided{self.strided(t)}", f"expand{self.expanded(t)}",
-               f"view({self.reshaped(t)})", f"reshape({self.reshaped(t)})", self.dtype_view(t)]
+    options = [
+      f"unsqueeze({rng.randint(-rank - 1, rank)})",
+      "squeeze()",
+      "detach()",
+      f"as_strided{self.strided(t)}",
+      f"expand{self.expanded(t)}",
+      f"view({self.reshaped(t)})",
+      f"reshape({self.reshaped(t)})",
+      self.dtype_view(t),
+    ]
     if rank:
       start = rng.randrange(size) if size else 0
-      options += [f"select({dim}, {start})", f"narrow({dim}, {start}, {rng.randint(0, size - start)})",
-                  f"squeeze({dim})", self.sliced(t), self.sliced(t), "t()" if rank <= 2 else "mT",
-                  f"unfold({dim}, {rng.randint(1, max(size, 1))}, {rng.randint(1, 3)})",
-                  f"split({rng.randint(1, max(size, 1))}, {dim})[-1]", "flatten()"]
+      options += [
+        f"select({dim}, {start})",
+        f"narrow({dim}, {start}, {rng.randint(0, size - start)})",
+        f"squeeze({dim})",
+        self.sliced(t),
+        self.sliced(t),
+        "t()" if rank <= 2 else "mT",
+        f"unfold({dim}, {rng.randint(1, max(size, 1))}, {rng.randint(1, 3)})",
+        f"split({rng.randint(1, max(size, 1))}, {dim})[-1]",
+        "flatten()",
+      ]
       order = list(range(rank))
       rng.shuffle(order)
-      options += [f"permute({tuple(order)})", f"movedim({dim}, {rng.randrange(rank)})",
-                  f"transpose({dim}, {rng.randrange(rank)})"] * 2
+      options += [
+        f"permute({tuple(order)})",
+        f"movedim({dim}, {rng.randrange(rank)})",
+        f"transpose({dim}, {rng.randrange(rank)})",
+      ] * 2
     if rank >= 2:
       a, b = rng.sample(range(rank), 2)
       options += [f"diagonal({rng.randint(-2, 2)}, {a}, {b})"] * 2
@@ -174,8 +214,9 @@ class Generator:
 
   def expanded(self, t):
     front = tuple(self.rng.choice((1, 2, 3)) for _ in range(self.rng.randint(0, 1)))
-    grown = tuple(self.rng.choice((2, 3)) if n == 1 and self.rng.random() < 0.7 else n
-                  for n in t.shape)
+    grown = tuple(
+      self.rng.choice((2, 3)) if n == 1 and self.rng.random() < 0.7 else n for n in t.shape
+    )
     return f"({list(front + grown)})"
 
   def reshaped(self, t):
@@ -184,13 +225,13 @@ class Generator:
     for _ in range(self.rng.randint(1, 2)):
       if len(sizes) >= 2 and self.rng.random() < 0.5:
         k = self.rng.randrange(len(sizes) - 1)
-        sizes[k:k + 2] = [sizes[k] * sizes[k + 1]]
+        sizes[k : k + 2] = [sizes[k] * sizes[k + 1]]
       elif sizes:
         k = self.rng.randrange(len(sizes))
         small = [d for d in (2, 3, 1) if sizes[k] % d == 0]
         if small and len(sizes) < 5:
           d = self.rng.choice(small)
-          sizes[k:k + 1] = self.rng.choice(([d, sizes[k] // d], [sizes[k] // d, d]))
+          sizes[k : k + 1] = self.rng.choice(([d, sizes[k] // d], [sizes[k] // d, d]))
     return sizes
 
   def dtype_view(self, t):
@@ -208,9 +249,12 @@ class Generator:
   def foreign(self, t):
     """True when t's storage holds bits of a float dtype and t sees them as integers, or the
     other way round. Arithmetic there makes denormals and NaN payloads, which devices may flush."""
-    return any(same_storage(t, o) and o.dtype != t.dtype and
-               (o.dtype.is_floating_point or t.dtype.is_floating_point)
-               for o in self.world.variables().values())
+    return any(
+      same_storage(t, o)
+      and o.dtype != t.dtype
+      and (o.dtype.is_floating_point or t.dtype.is_floating_point)
+      for o in self.world.variables().values()
+    )
 
   def write(self):
     picked = self.writable()
@@ -222,28 +266,45 @@ class Generator:
       return f"{name}.zero_()"
     options = [f"{name}.fill_({number})", f"{name}.zero_()"] + [self.copy_into(name, t)] * 3
     if t.dtype is not torch.bool:
-      options += [f"{name}.add_({number})", f"{name}.mul_({rng.choice((2, 0, 1))})",
-                  f"{name}.sub_({number})", f"{name}.clamp_(0, 3)", self.add_into(name, t)]
+      options += [
+        f"{name}.add_({number})",
+        f"{name}.mul_({rng.choice((2, 0, 1))})",
+        f"{name}.sub_({number})",
+        f"{name}.clamp_(0, 3)",
+        self.add_into(name, t),
+      ]
       if t.dtype in SIGNED:
         options += [f"{name}.neg_()", f"{name}.abs_()"]
     else:
       options += [f"{name}.logical_not_()"]
     if t.dim():
-      options += [f"{name}{self.sliced(t)} = {number}", self.put_rows(name, t),
-                  f"{name}.masked_fill_({name} == {number}, {self.number(t)})",
-                  f"{name}[{name} != {number}] = {self.number(t)}"]
+      options += [
+        f"{name}{self.sliced(t)} = {number}",
+        self.put_rows(name, t),
+        f"{name}.masked_fill_({name} == {number}, {self.number(t)})",
+        f"{name}[{name} != {number}] = {self.number(t)}",
+      ]
     return rng.choice([o for o in options if o])
 
   def copy_into(self, name, t):
-    found = self.pick(lambda o: o.numel() <= t.numel() and may_copy(t, o) and self.fits(o, t) and
-                      not self.foreign(o))
+    found = self.pick(
+      lambda o: (
+        o.numel() <= t.numel() and may_copy(t, o) and self.fits(o, t) and not self.foreign(o)
+      )
+    )
     if found is None:
       return f"{name}.copy_(make({self.rng.randrange(999)}, {tuple(t.shape)}, torch.int32, 'cpu'))"
     return f"{name}.copy_({found[0]})"
 
   def add_into(self, name, t):
-    found = self.pick(lambda o: may_copy(t, o) and self.fits(o, t) and not self.foreign(o) and
-                      torch.can_cast(torch.result_type(t, o), t.dtype))
+    found = self.pick(
+      lambda o: (
+        may_copy(t, o)
+        and self.fits(o, t)
+        and not self.foreign(o)
+        and torch.can_cast(torch.result_type(t, o), t.dtype)
+      )
+    )
     alpha = self.rng.choice(("", ", alpha=2"))
     return found and f"{name}.add_({found[0]}{alpha})"
 
@@ -256,19 +317,27 @@ class Generator:
 
   def put_rows(self, name, t):
     size = t.shape[0]
-    rows = self.rng.sample(range(-size, 0) if self.rng.random() < 0.3 else range(size),
-                           self.rng.randint(1, size))
+    rows = self.rng.sample(
+      range(-size, 0) if self.rng.random() < 0.3 else range(size), self.rng.randint(1, size)
+    )
     return f"{name}[torch.tensor({rows}, device=dev)] = {self.number(t)}"
 
   # --- copies and computed tensors ---
 
   def copy(self):
     name, t = self.pick()
-    options = ["clone()", "clone(memory_format=torch.contiguous_format)", "contiguous()",
-               "to(torch.float64)", "to('cpu').to(dev)"]
+    options = [
+      "clone()",
+      "clone(memory_format=torch.contiguous_format)",
+      "contiguous()",
+      "to(torch.float64)",
+      "to('cpu').to(dev)",
+    ]
     if t.dim() == 4:
-      options += ["clone(memory_format=torch.channels_last)",
-                  "contiguous(memory_format=torch.channels_last)"]
+      options += [
+        "clone(memory_format=torch.channels_last)",
+        "contiguous(memory_format=torch.channels_last)",
+      ]
     if self.foreign(t):
       options = options[:3] + options[4:]
     return f"{self.fresh()} = {name}.{self.rng.choice(options)}"
@@ -285,8 +354,10 @@ class Generator:
       smaller = list(t.shape)
       if smaller and smaller[0] > 1:
         smaller[0] -= 1
-      options += [f"{name}.resize_({smaller})",
-                  f"{name} = resize_filled({name}, {self.sizes(3)}, {self.number(t)})"]
+      options += [
+        f"{name}.resize_({smaller})",
+        f"{name} = resize_filled({name}, {self.sizes(3)}, {self.number(t)})",
+      ]
     other, o = self.pick(lambda x: x.dtype == t.dtype)
     options += [f"{name}.set_({other})"]
     geometry = self.strided(o)[1:-1]
@@ -301,8 +372,12 @@ class Generator:
     name, t = self.pick()
     if self.foreign(t):
       return f"{self.fresh()} = {name}.clone()"
-    options = [f"{name} == {self.number(t)}", f"{name}.flip(0)" if t.dim() else f"{name}.clone()",
-               f"torch.zeros_like({name})", f"torch.cat([{name}.reshape(-1), {name}.reshape(-1)])"]
+    options = [
+      f"{name} == {self.number(t)}",
+      f"{name}.flip(0)" if t.dim() else f"{name}.clone()",
+      f"torch.zeros_like({name})",
+      f"torch.cat([{name}.reshape(-1), {name}.reshape(-1)])",
+    ]
     if t.dtype is not torch.bool:
       options += [f"{name} + 1", f"{name} * 2", f"{name} + {name}"]
     return f"{self.fresh()} = {self.rng.choice(options)}"
@@ -330,8 +405,9 @@ def compare_geometry(cpu, dev, statement):
     if sx.nbytes() != sy.nbytes():
       raise Mismatch(f"{name}: storage of {sy.nbytes()} bytes, should be {sx.nbytes()}")
     if first_cpu.setdefault(sx._cdata, name) != first_dev.setdefault(sy._cdata, name):
-      raise Mismatch(f"{name}: shares its storage with {first_dev[sy._cdata]}, should be "
-                     f"{first_cpu[sx._cdata]}")
+      raise Mismatch(
+        f"{name}: shares its storage with {first_dev[sy._cdata]}, should be {first_cpu[sx._cdata]}"
+      )
     if sy.nbytes():
       if pointers.setdefault(sy.data_ptr(), sy._cdata) != sy._cdata:
         raise Mismatch(f"{name}: its data_ptr belongs to another storage")
@@ -346,8 +422,13 @@ def compare_values(cpu, dev):
       raise Mismatch(f"{name}.cpu() is {y.dtype} {tuple(y.shape)}, should be {x.dtype} {x.shape}")
     if x.dtype.is_floating_point:
       # Bits that dtype views made may be denormals, which a device may flush to zero.
-      same = torch.isclose(x.double(), y.double(), rtol=2e-2 if x.dtype is torch.bfloat16 else 1e-6,
-                           atol=1e-30, equal_nan=True).all()
+      same = torch.isclose(
+        x.double(),
+        y.double(),
+        rtol=2e-2 if x.dtype is torch.bfloat16 else 1e-6,
+        atol=1e-30,
+        equal_nan=True,
+      ).all()
     else:
       same = torch.equal(x, y)
     if not same:
@@ -407,6 +488,7 @@ def generate(seed, steps):
 
 def shrink(statements, device, checks_all):
   """Drops statements while the program still fails; values are then compared after each step."""
+
   def fails(candidate):
     checks = set(range(len(candidate))) if checks_all else set()
     return run_program(candidate, device, checks) is not None
@@ -418,7 +500,7 @@ def shrink(statements, device, checks_all):
   while True:
     position, removed = 0, False
     while position < len(current):
-      candidate = current[:position] + current[position + chunk:]
+      candidate = current[:position] + current[position + chunk :]
       if candidate and fails(candidate):
         current, removed = candidate, True
       else:
@@ -431,7 +513,7 @@ def shrink(statements, device, checks_all):
 def check_seed(seed, device, steps=None, value_checks=0.25):
   """Generates and runs one program; raises AssertionError with a reproducer when it fails.
 
-  value_checks: chance per step that values are compared there. Few comparisons leave long windows."""
+  value_checks: chance per step that values are compared there; few leave long windows."""
   rng = random.Random(seed * 7919 + 1)
   statements = generate(seed, steps or rng.choice((4, 8, 12, 16, 24)))
   checks = {k for k in range(len(statements)) if rng.random() < value_checks}
@@ -444,8 +526,9 @@ def check_seed(seed, device, steps=None, value_checks=0.25):
   why = run_program(small, device, set() if not again else set(range(len(small)))) or text
   program = "\n".join(f"  {s}" for s in small)
   note = "" if again else "\n(not reproduced when run again: depends on where values are compared)"
-  raise AssertionError(f"seed {seed}: {text}\nsmallest program ({len(small)} steps){note}:\n"
-                       f"{program}\n=> {why}")
+  raise AssertionError(
+    f"seed {seed}: {text}\nsmallest program ({len(small)} steps){note}:\n{program}\n=> {why}"
+  )
 
 
 def main():
@@ -460,6 +543,7 @@ def main():
   args = parser.parse_args()
   if args.mode:
     import support
+
     torch.tpu.eager_mode = support.mode_value(args.mode)
   failed = steps = 0
   for seed in range(args.seed, args.seed + args.programs):

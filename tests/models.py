@@ -24,15 +24,16 @@ class Block(nn.Module):
   def forward(self, x):
     batch, time, width = x.shape
     q, k, v = self.qkv(self.norm1(x)).split(width, dim=2)
-    q, k, v = (t.view(batch, time, self.heads, width // self.heads).transpose(1, 2)
-               for t in (q, k, v))
+    q, k, v = (
+      t.view(batch, time, self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v)
+    )
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     x = x + self.proj(y.transpose(1, 2).reshape(batch, time, width))
     return x + self.mlp(self.norm2(x))
 
 
 class GPT(nn.Module):
-  """Decoder over tokens [batch, time] -> logits [batch, time, vocab]; embedding and head are tied."""
+  """Decoder over tokens [batch, time] -> logits [batch, time, vocab]; head and tokens tied."""
 
   def __init__(self, layers=2, width=32, heads=4, context=16, vocab=64):
     super().__init__()
@@ -79,8 +80,9 @@ class Residual(nn.Module):
     self.norm2 = nn.BatchNorm2d(channels)
     self.short = nn.Identity()
     if stride != 1 or channels_in != channels:
-      self.short = nn.Sequential(nn.Conv2d(channels_in, channels, 1, stride, bias=False),
-                                 nn.BatchNorm2d(channels))
+      self.short = nn.Sequential(
+        nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+      )
 
   def forward(self, x):
     y = F.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -92,8 +94,9 @@ class ResNet(nn.Module):
 
   def __init__(self, classes=5):
     super().__init__()
-    self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
-                              nn.MaxPool2d(3, 2, 1))
+    self.stem = nn.Sequential(
+      nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    )
     self.body = nn.Sequential(Residual(8, 8, 1), Residual(8, 16, 2))
     self.pool = nn.AdaptiveAvgPool2d(1)
     self.head = nn.Linear(16, classes)
@@ -103,8 +106,13 @@ class ResNet(nn.Module):
 
 
 def make_mlp(width=32, inputs=16, outputs=4):
-  return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.SiLU(),
-                       nn.Linear(width, outputs))
+  return nn.Sequential(
+    nn.Linear(inputs, width),
+    nn.ReLU(),
+    nn.Linear(width, width),
+    nn.SiLU(),
+    nn.Linear(width, outputs),
+  )
 
 
 def _generator(step):
@@ -114,6 +122,7 @@ def _generator(step):
 def _tokens(vocab, batch, time):
   def batches(step):
     return torch.randint(vocab, (batch, time + 1), generator=_generator(step))
+
   return batches
 
 
@@ -128,8 +137,10 @@ def _lstm_loss(model, batch):
 
 def _image_batches(step):
   generator = _generator(step)
-  return (torch.randn(4, 3, 16, 16, generator=generator),
-          torch.randint(5, (4,), generator=generator))
+  return (
+    torch.randn(4, 3, 16, 16, generator=generator),
+    torch.randint(5, (4,), generator=generator),
+  )
 
 
 def _image_loss(model, batch):
@@ -146,10 +157,10 @@ def _vector_loss(model, batch):
 
 
 _MODELS = {
-    "gpt": (GPT, _tokens(64, 2, 16), _gpt_loss),
-    "lstm": (LSTMClassifier, _tokens(32, 3, 6), _lstm_loss),
-    "resnet": (ResNet, _image_batches, _image_loss),
-    "mlp": (make_mlp, _vector_batches, _vector_loss),
+  "gpt": (GPT, _tokens(64, 2, 16), _gpt_loss),
+  "lstm": (LSTMClassifier, _tokens(32, 3, 6), _lstm_loss),
+  "resnet": (ResNet, _image_batches, _image_loss),
+  "mlp": (make_mlp, _vector_batches, _vector_loss),
 }
 NAMES = tuple(_MODELS)
 

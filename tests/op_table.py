@@ -10,10 +10,10 @@ OPS = Path(__file__).resolve().parent.parent / "core" / "ops"
 @dataclass(frozen=True)
 class Row:
   id: str
-  aten: tuple      # overloads that the row serves, such as "add.Tensor"
+  aten: tuple  # overloads that the row serves, such as "add.Tensor"
   family: str
   flags: str
-  opinfo: tuple    # names in PyTorch's op_db
+  opinfo: tuple  # names in PyTorch's op_db
   file: str
 
 
@@ -49,7 +49,7 @@ def _calls(text):
       if not quoted:
         depth += (char == "(") - (char == ")")
       end += 1
-    yield text[start.end():end - 1]
+    yield text[start.end() : end - 1]
     position = end
 
 
@@ -62,6 +62,14 @@ def read():
       fields = _split(call)
       if len(fields) != 7:
         raise ValueError(f"{path.name}: a row with {len(fields)} columns: {call[:80]}")
-      rows.append(Row(fields[0], tuple(_unquote(fields[1]).split()), fields[2], fields[5],
-                      tuple(_unquote(fields[6]).split()), path.name))
+      rows.append(
+        Row(
+          fields[0],
+          tuple(_unquote(fields[1]).split()),
+          fields[2],
+          fields[5],
+          tuple(_unquote(fields[6]).split()),
+          path.name,
+        )
+      )
   return rows

@@ -23,8 +23,11 @@ def has_modes():
 def mode_value(name):
   """The EagerMode member behind "debug", "strict" or "fused"."""
   members = torch.tpu.EagerMode
-  return {"fused": members.DEFER_AND_FUSE, "strict": members.DEFER_NEVER,
-          "debug": members.DEFER_NEVER_AND_LAUNCH_BLOCKING}[name]
+  return {
+    "fused": members.DEFER_AND_FUSE,
+    "strict": members.DEFER_NEVER,
+    "debug": members.DEFER_NEVER_AND_LAUNCH_BLOCKING,
+  }[name]
 
 
 @contextlib.contextmanager
@@ -74,8 +77,10 @@ def mirror(tensor, device=DEVICE):
   if tensor.is_sparse or tensor.layout is not torch.strided or tensor.device.type != "cpu":
     return tensor.to(device)
   plain = tensor.detach().resolve_conj().resolve_neg()
-  if plain.untyped_storage().nbytes() == plain.numel() * plain.element_size() \
-      and plain.is_contiguous():
+  if (
+    plain.untyped_storage().nbytes() == plain.numel() * plain.element_size()
+    and plain.is_contiguous()
+  ):
     return plain.to(device).requires_grad_(tensor.requires_grad)
   flat = torch.empty(0, dtype=plain.dtype).set_(plain.untyped_storage())
   copy = flat.to(device).as_strided(plain.size(), plain.stride(), plain.storage_offset())
@@ -118,8 +123,14 @@ def child(code_or_path, *args, env=None, check=True, timeout=300):
     else:
       full[key] = str(value)
   head = [str(code_or_path)] if isinstance(code_or_path, Path) else ["-c", code_or_path]
-  done = subprocess.run([sys.executable, *head, *map(str, args)], env=full, capture_output=True,
-                        text=True, timeout=timeout, cwd=ROOT)
+  done = subprocess.run(
+    [sys.executable, *head, *map(str, args)],
+    env=full,
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    cwd=ROOT,
+  )
   if check and done.returncode != 0:
     raise AssertionError(f"child ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
   return done

@@ -9,8 +9,18 @@ import pytest
 import torch
 
 import models
-from support import ROOT, TESTS, child, child_json, compile_stats, counting, eager_mode, \
-    fallback_stats, has_modes, synchronize
+from support import (
+  ROOT,
+  TESTS,
+  child,
+  child_json,
+  compile_stats,
+  counting,
+  eager_mode,
+  fallback_stats,
+  has_modes,
+  synchronize,
+)
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="this device has no compiler")
 TRAIN = TESTS / "scripts" / "train.py"
@@ -30,8 +40,10 @@ def test_second_process_compiles_nothing(name, mode, cache_dir):
   env = {"TORCH_TPU_CACHE_DIR": cache_dir, "TORCH_TPU_EAGER_MODE": mode}
   first = child_json(TRAIN, name, env=env)
   second = child_json(TRAIN, name, env=env)
-  print(f"{name} {mode}: {first['compiles']} compiles in {first['compile_seconds']:.2f} s, then "
-        f"{second['disk_hits']} loads in {second['disk_load_seconds']:.2f} s")
+  print(
+    f"{name} {mode}: {first['compiles']} compiles in {first['compile_seconds']:.2f} s, then "
+    f"{second['disk_hits']} loads in {second['disk_load_seconds']:.2f} s"
+  )
   assert first["compiles"] > 0 and first["disk_writes"] == first["compiles"]
   assert second["compiles"] == 0
   assert second["disk_hits"] == first["compiles"]
@@ -48,18 +60,18 @@ def test_cache_can_be_switched_off(cache_dir):
 
 def flip(data):
   middle = len(data) // 2
-  return data[:middle] + bytes([data[middle] ^ 0x40]) + data[middle + 1:]
+  return data[:middle] + bytes([data[middle] ^ 0x40]) + data[middle + 1 :]
 
 
 DAMAGE = {
-    "one bit": flip,
-    "first byte": lambda data: bytes([data[0] ^ 1]) + data[1:],
-    "last byte": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
-    "cut in half": lambda data: data[: len(data) // 2],
-    "one byte short": lambda data: data[:-1],
-    "empty": lambda data: b"",
-    "longer": lambda data: data + b"x",
-    "other content": lambda data: b"not a program",
+  "one bit": flip,
+  "first byte": lambda data: bytes([data[0] ^ 1]) + data[1:],
+  "last byte": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+  "cut in half": lambda data: data[: len(data) // 2],
+  "one byte short": lambda data: data[:-1],
+  "empty": lambda data: b"",
+  "longer": lambda data: data + b"x",
+  "other content": lambda data: b"not a program",
 }
 
 
@@ -115,8 +127,13 @@ def test_many_processes_share_one_cache(cache_dir):
 def test_killed_process_leaves_a_usable_cache(cache_dir):
   """SIGKILL in the middle of compiling and writing; the next process must not trip over it."""
   env = {**os.environ, "TORCH_TPU_CACHE_DIR": str(cache_dir)}
-  victim = subprocess.Popen([sys.executable, str(TRAIN), "gpt"], env=env, cwd=ROOT,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+  victim = subprocess.Popen(
+    [sys.executable, str(TRAIN), "gpt"],
+    env=env,
+    cwd=ROOT,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
   try:
     victim.wait(3)
   except subprocess.TimeoutExpired:
@@ -132,13 +149,14 @@ def test_two_threads_compile_the_same_program_once(device):
     inputs = [torch.full((37, 3), float(k), device=device) for k in range(4)]
     synchronize()
     with counting(compile_stats) as grown, ThreadPoolExecutor(4) as pool:
-      results = list(pool.map(lambda x: (x.sinh().cpu()), inputs))
+      results = list(pool.map(lambda x: x.sinh().cpu(), inputs))
   assert grown.get("compiles", 0) + grown.get("disk_hits", 0) <= 1
   for k, result in enumerate(results):
     torch.testing.assert_close(result, torch.full((37, 3), float(k)).sinh())
 
 
 # --- numbers that change ---
+
 
 def count_after_warmup(step, warmup=3, steps=6):
   """Compiles (and disk loads) in the steps after the first `warmup`."""
@@ -153,12 +171,12 @@ def count_after_warmup(step, warmup=3, steps=6):
 
 
 CHANGES = {
-    "adam": lambda p: torch.optim.Adam(p, lr=1e-3),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
-    "adamw_single": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=False),
-    "adamw_fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
-    "adamw_capturable": lambda p: torch.optim.AdamW(p, lr=1e-3, capturable=True),
-    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+  "adam": lambda p: torch.optim.Adam(p, lr=1e-3),
+  "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
+  "adamw_single": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=False),
+  "adamw_fused": lambda p: torch.optim.AdamW(p, lr=1e-3, fused=True),
+  "adamw_capturable": lambda p: torch.optim.AdamW(p, lr=1e-3, capturable=True),
+  "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
 }
 
 
@@ -233,8 +251,10 @@ def test_random_numbers_compile_nothing(device):
   seen = []
 
   def step(k):
-    seen.append(torch.nn.functional.dropout(torch.ones(64, device=device), 0.5).sum().item() +
-                torch.rand(3, device=device).sum().item())
+    seen.append(
+      torch.nn.functional.dropout(torch.ones(64, device=device), 0.5).sum().item()
+      + torch.rand(3, device=device).sum().item()
+    )
 
   assert count_after_warmup(step) == 0
   assert len(set(seen)) == len(seen)

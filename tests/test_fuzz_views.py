@@ -1,7 +1,7 @@
 """Random programs of views, in-place writes and copies against the CPU (see fuzz_views.py).
 
-FUZZ_PROGRAMS sets how many run (2,000), FUZZ_SEED the first seed (0). Seven of ten run in Fused mode
-with few value checks, so that long windows are exercised; the others in Strict and Debug."""
+FUZZ_PROGRAMS sets how many run (2,000), FUZZ_SEED the first seed (0). Seven of ten run in Fused
+mode with few value checks, so that long windows are exercised; the others in Strict and Debug."""
 
 import os
 
@@ -38,11 +38,11 @@ def test_long_windows(device):
   """Programs of 150 steps whose values are only compared at the end."""
   for seed in range(FIRST, FIRST + 20):
     with eager_mode("fused"):
-      fuzz_views.check_seed(10 ** 6 + seed, device, steps=150, value_checks=0.0)
+      fuzz_views.check_seed(10**6 + seed, device, steps=150, value_checks=0.0)
 
 
 def test_harness_sees_a_wrong_write(monkeypatch):
-  """The comparison and the shrinking work: a device whose zero_ writes ones is caught and reduced."""
+  """Comparison and shrinking work: a device whose zero_ writes ones is caught and reduced."""
   run = fuzz_views.World.run
 
   def wrong(world, statement):
@@ -57,8 +57,14 @@ def test_harness_sees_a_wrong_write(monkeypatch):
       return self
 
   monkeypatch.setattr(fuzz_views.World, "run", wrong)
-  program = ["v0 = make(1, (3, 4), torch.float32, 'cpu')", "v1 = v0.t()", "v2 = v1[1:3]",
-             "v3 = v0.clone()", "v2.zero_()", "v3.add_(1)"]
+  program = [
+    "v0 = make(1, (3, 4), torch.float32, 'cpu')",
+    "v1 = v0.t()",
+    "v2 = v1[1:3]",
+    "v3 = v0.clone()",
+    "v2.zero_()",
+    "v3.add_(1)",
+  ]
   init = fuzz_views.World.__init__
 
   def start(world, device):

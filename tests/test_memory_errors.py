@@ -24,17 +24,17 @@ def floats(mebibytes):
 """
 
 CASES = {
-    "allocation": """
+  "allocation": """
 keep = floats(8); torch.tpu.synchronize()
 expect_oom(lambda: floats(100).sum().item())
 assert keep.sum().item() == 8 * M // 4
 """,
-    "upload": """
+  "upload": """
 host = torch.ones(100 * M // 4)
 expect_oom(lambda: host.to("tpu"))
 assert torch.ones(3).to("tpu").tolist() == [1, 1, 1]
 """,
-    "many small": """
+  "many small": """
 held = []
 def fill():
   for _ in range(100):
@@ -46,7 +46,7 @@ assert all(t[5].item() == 2 for t in held[:-2])
 held.clear(); gc.collect()
 assert (floats(16) + 1)[0].item() == 2
 """,
-    "in place keeps its value": """
+  "in place keeps its value": """
 x = floats(8); y = floats(8); torch.tpu.synchronize()
 def work():
   x.add_(torch.cat([y] * 12).view(12, -1).sort(dim=0).values.sum(0))
@@ -57,13 +57,13 @@ except SystemExit:
 else:
   assert x[0].item() == 1 and y[-1].item() == 1
 """,
-    "freed memory comes back": """
+  "freed memory comes back": """
 for _ in range(20):
   t = floats(30)
   assert t[0].item() == 1
   del t
 """,
-    "values are freed before it fails": """
+  "values are freed before it fails": """
 a = floats(20); torch.tpu.synchronize()
 a = a + 1; torch.tpu.synchronize()
 a = a + 1; torch.tpu.synchronize()
@@ -79,14 +79,17 @@ def test_out_of_memory(name, where):
 
 
 def test_limit_is_reported():
-  child("""
+  child(
+    """
 import torch
 free, total = torch.tpu.mem_get_info()
 assert total == 64 << 20, total
 x = torch.ones(1 << 20, device="tpu"); torch.tpu.synchronize()
 assert torch.tpu.mem_get_info()[0] == free - (4 << 20)
 assert torch.accelerator.get_memory_info()[1] == 64 << 20
-""", env={"TORCH_TPU_MEMORY_LIMIT": "64M"})
+""",
+    env={"TORCH_TPU_MEMORY_LIMIT": "64M"},
+  )
 
 
 FAKE_FAILURE = """
@@ -115,10 +118,14 @@ def test_wrong_plugin_paths_name_the_path(tmp_path):
   text = tmp_path / "no_library.so"
   text.write_text("not a library")
   import _ctypes
+
   no_api = _ctypes.__file__
   for path in (tmp_path / "missing.so", text, no_api):
-    done = child("import torch; torch.ones(1, device='tpu').cpu()", check=False,
-                 env={"TORCH_TPU_PJRT_PLUGIN": path})
+    done = child(
+      "import torch; torch.ones(1, device='tpu').cpu()",
+      check=False,
+      env={"TORCH_TPU_PJRT_PLUGIN": path},
+    )
     assert done.returncode == 1, done.stderr
     assert str(path) in done.stderr and "Error" in done.stderr.strip().splitlines()[-1]
 
@@ -127,9 +134,13 @@ def test_second_plugin_works(tmp_path):
   """The older XLA CPU plugin (PJRT 0.81) runs the same code."""
   pytest.importorskip("xla_plugins", reason="xla-cpu-pjrt is not installed")
   from pathlib import Path
+
   import xla_plugins
+
   found = [p for root in xla_plugins.__path__ for p in Path(root).rglob("*.so")]
   assert found
-  done = child("import torch; x = torch.ones(5, 5, device='tpu'); print((x @ x).sum().item())",
-               env={"TORCH_TPU_PJRT_PLUGIN": found[0], "TORCH_TPU_PLATFORM": "cpu"})
+  done = child(
+    "import torch; x = torch.ones(5, 5, device='tpu'); print((x @ x).sum().item())",
+    env={"TORCH_TPU_PJRT_PLUGIN": found[0], "TORCH_TPU_PLATFORM": "cpu"},
+  )
   assert done.stdout.split() == ["125.0"]

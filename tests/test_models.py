@@ -1,4 +1,4 @@
-"""Four models, forward, backward and optimizer steps, against the CPU; nothing may run on the host."""
+"""Four models, forward, backward and optimizer steps, against the CPU, without any fallback."""
 
 import pytest
 import torch
@@ -9,23 +9,24 @@ from support import counting, fallback_stats, has_modes
 # eps: where a true gradient is zero (a key bias under softmax) Adam would otherwise turn rounding
 # noise into full steps of either sign.
 OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
-    "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True,
-                                              weight_decay=0.01),
-    "sgd_foreach": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True),
-    "sgd_fused": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, fused=True),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3),
-    "adam_single": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, foreach=False),
-    "adam_amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, amsgrad=True),
-    "adam_fused": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, fused=True),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, weight_decay=0.1),
-    "adamw_foreach": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, foreach=True),
-    "adamw_fused": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, fused=True),
+  "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+  "sgd_momentum": lambda p: torch.optim.SGD(
+    p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01
+  ),
+  "sgd_foreach": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True),
+  "sgd_fused": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, fused=True),
+  "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3),
+  "adam_single": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, foreach=False),
+  "adam_amsgrad": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, amsgrad=True),
+  "adam_fused": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, fused=True),
+  "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, weight_decay=0.1),
+  "adamw_foreach": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, foreach=True),
+  "adamw_fused": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, fused=True),
 }
 # Only accelerators have these; the reference is the same rule without the flag.
 CAPTURABLE = {
-    "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, capturable=True),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, weight_decay=0.1, capturable=True),
+  "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, capturable=True),
+  "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, weight_decay=0.1, capturable=True),
 }
 STEPS = 3
 
@@ -33,13 +34,16 @@ STEPS = 3
 def compare(mine, expected, rtol=2e-4, atol=2e-5):
   """Losses, parameters, gradients and buffers of two (model, losses)."""
   (model, losses), (reference, reference_losses) = mine, expected
-  torch.testing.assert_close(torch.stack(losses).cpu(), torch.stack(reference_losses), rtol=1e-4,
-                             atol=1e-6)
+  torch.testing.assert_close(
+    torch.stack(losses).cpu(), torch.stack(reference_losses), rtol=1e-4, atol=1e-6
+  )
   for (name, p), (_, q) in zip(model.named_parameters(), reference.named_parameters(), strict=True):
-    torch.testing.assert_close(p.grad.cpu(), q.grad, rtol=2e-3, atol=2e-5, msg=lambda m, n=name:
-                               f"gradient of {n}: {m}")
-    torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=rtol, atol=atol,
-                               msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(
+      p.grad.cpu(), q.grad, rtol=2e-3, atol=2e-5, msg=lambda m, n=name: f"gradient of {n}: {m}"
+    )
+    torch.testing.assert_close(
+      p.detach().cpu(), q.detach(), rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
+    )
     assert p.stride() == q.stride(), name
   for (name, p), (_, q) in zip(model.named_buffers(), reference.named_buffers(), strict=True):
     torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
@@ -74,8 +78,10 @@ def test_capturable(optimizer, device):
 
 
 def test_every_mode_trains_the_cnn(mode, device):
-  compare(models.train("resnet", device, 2, OPTIMIZERS["adam"]),
-          models.train("resnet", "cpu", 2, OPTIMIZERS["adam"]))
+  compare(
+    models.train("resnet", device, 2, OPTIMIZERS["adam"]),
+    models.train("resnet", "cpu", 2, OPTIMIZERS["adam"]),
+  )
 
 
 def test_evaluation_uses_running_statistics(device):
@@ -84,7 +90,9 @@ def test_evaluation_uses_running_statistics(device):
   batch, _ = models.build("resnet")[1](9)
   reference.eval(), model.eval()
   with torch.no_grad():
-    torch.testing.assert_close(model(batch.to(device)).cpu(), reference(batch), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+      model(batch.to(device)).cpu(), reference(batch), rtol=1e-3, atol=1e-4
+    )
   assert int(model.stem[1].num_batches_tracked) == 2
 
 
@@ -127,6 +135,7 @@ def test_schedulers_change_the_rate(device):
       optimizer.step()
       schedule.step()
     return [p.detach().cpu() for p in model.parameters()]
+
   torch.testing.assert_close(run(device), run("cpu"), rtol=5e-4, atol=2e-5)
 
 
@@ -135,7 +144,8 @@ def test_higher_order_gradients(device):
     model, batches, _ = models.build("mlp")
     model = model.to(place)
     x = batches(0)[0].to(place).requires_grad_()
-    slope, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
     (slope.norm(2, dim=1) - 1).square().mean().backward()
     return [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+
   torch.testing.assert_close(penalty(device), penalty("cpu"), rtol=1e-3, atol=1e-5)

@@ -4,8 +4,17 @@ import pytest
 import torch
 
 import models
-from support import MODES, child, child_json, compile_stats, counting, eager_mode, has_modes, \
-    mode_value, synchronize
+from support import (
+  MODES,
+  child,
+  child_json,
+  compile_stats,
+  counting,
+  eager_mode,
+  has_modes,
+  mode_value,
+  synchronize,
+)
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="this device has no eager modes")
 
@@ -22,6 +31,7 @@ def curve(device, steps=50):
 @pytest.fixture(scope="module")
 def curves():
   from support import DEVICE
+
   found = {"cpu": curve("cpu")}
   for name in MODES:
     with eager_mode(name):
@@ -75,11 +85,16 @@ PRINT_MODE = """
 import json, torch
 print(json.dumps(torch.tpu.eager_mode.name))
 """
-CLEAR = {"TORCH_TPU_EAGER_MODE": None, "TPU_LAUNCH_BLOCKING": None,
-         "TORCH_TPU_DEFER_AND_FUSE": None}
+CLEAR = {
+  "TORCH_TPU_EAGER_MODE": None,
+  "TPU_LAUNCH_BLOCKING": None,
+  "TORCH_TPU_DEFER_AND_FUSE": None,
+}
 
 
-@pytest.mark.parametrize("env, expected", [
+@pytest.mark.parametrize(
+  "env, expected",
+  [
     ({}, "DEFER_AND_FUSE"),
     ({"TORCH_TPU_EAGER_MODE": "debug"}, "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
     ({"TORCH_TPU_EAGER_MODE": "strict"}, "DEFER_NEVER"),
@@ -87,14 +102,18 @@ CLEAR = {"TORCH_TPU_EAGER_MODE": None, "TPU_LAUNCH_BLOCKING": None,
     ({"TPU_LAUNCH_BLOCKING": "1"}, "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
     ({"TORCH_TPU_DEFER_AND_FUSE": "1"}, "DEFER_AND_FUSE"),
     ({"TORCH_TPU_DEFER_AND_FUSE": "0"}, "DEFER_NEVER"),
-])
+  ],
+)
 def test_switching_by_environment(env, expected):
   assert child_json(PRINT_MODE, env={**CLEAR, **env}) == expected
 
 
 def test_wrong_environment_names_the_variable():
-  done = child(PRINT_MODE + "torch.ones(1, device='tpu')",
-               env={**CLEAR, "TORCH_TPU_EAGER_MODE": "quick"}, check=False)
+  done = child(
+    PRINT_MODE + "torch.ones(1, device='tpu')",
+    env={**CLEAR, "TORCH_TPU_EAGER_MODE": "quick"},
+    check=False,
+  )
   assert "TORCH_TPU_EAGER_MODE" in done.stdout + done.stderr
 
 
@@ -156,6 +175,7 @@ def test_dead_values_are_not_kept():
 
 # --- errors ---
 
+
 def line_of(error):
   """The innermost line of this file in the traceback."""
   found, step = None, error.tb
@@ -167,21 +187,28 @@ def line_of(error):
 
 
 INDEX_ERRORS = {
-    "embedding": lambda: torch.nn.functional.embedding(torch.tensor([0, 9], device="tpu"),
-                                                       torch.ones(4, 3, device="tpu")),
-    "index_select": lambda: torch.ones(4, device="tpu").index_select(
-        0, torch.tensor([4], device="tpu")),
-    "gather": lambda: torch.ones(2, 3, device="tpu").gather(
-        1, torch.tensor([[0, 5], [1, 2]], device="tpu")),
-    "getitem": lambda: torch.ones(5, device="tpu")[torch.tensor([-6], device="tpu")],
-    "setitem": lambda: torch.ones(5, device="tpu").index_put_(
-        (torch.tensor([5], device="tpu"),), torch.tensor(1.0, device="tpu")),
-    "scatter": lambda: torch.ones(3, device="tpu").scatter_(
-        0, torch.tensor([3], device="tpu"), torch.ones(1, device="tpu")),
-    "index_add": lambda: torch.ones(3, device="tpu").index_add_(
-        0, torch.tensor([-4], device="tpu"), torch.ones(1, device="tpu")),
-    "cross_entropy": lambda: torch.nn.functional.cross_entropy(
-        torch.ones(2, 3, device="tpu"), torch.tensor([0, 3], device="tpu")),
+  "embedding": lambda: torch.nn.functional.embedding(
+    torch.tensor([0, 9], device="tpu"), torch.ones(4, 3, device="tpu")
+  ),
+  "index_select": lambda: torch.ones(4, device="tpu").index_select(
+    0, torch.tensor([4], device="tpu")
+  ),
+  "gather": lambda: torch.ones(2, 3, device="tpu").gather(
+    1, torch.tensor([[0, 5], [1, 2]], device="tpu")
+  ),
+  "getitem": lambda: torch.ones(5, device="tpu")[torch.tensor([-6], device="tpu")],
+  "setitem": lambda: torch.ones(5, device="tpu").index_put_(
+    (torch.tensor([5], device="tpu"),), torch.tensor(1.0, device="tpu")
+  ),
+  "scatter": lambda: torch.ones(3, device="tpu").scatter_(
+    0, torch.tensor([3], device="tpu"), torch.ones(1, device="tpu")
+  ),
+  "index_add": lambda: torch.ones(3, device="tpu").index_add_(
+    0, torch.tensor([-4], device="tpu"), torch.ones(1, device="tpu")
+  ),
+  "cross_entropy": lambda: torch.nn.functional.cross_entropy(
+    torch.ones(2, 3, device="tpu"), torch.tensor([0, 3], device="tpu")
+  ),
 }
 
 
@@ -196,7 +223,7 @@ def test_debug_raises_index_errors_at_the_line(name):
 @pytest.mark.parametrize("name", list(INDEX_ERRORS))
 @pytest.mark.parametrize("where", ["fused", "strict"])
 def test_wrong_indices_touch_no_other_memory(name, where):
-  """Outside Debug the result is unspecified, but neighbours stay as they were and nothing crashes."""
+  """Outside Debug the result is unspecified, neighbours stay as they were, nothing crashes."""
   with eager_mode(where):
     neighbours = [torch.full((64,), float(k), device="tpu") for k in range(8)]
     synchronize()
@@ -219,18 +246,22 @@ def test_wrong_index_writes_leave_the_target(device):
   assert values == [0, 5, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("bad", [
+@pytest.mark.parametrize(
+  "bad",
+  [
     lambda: torch.ones(2, 3, device="tpu") @ torch.ones(2, 3, device="tpu"),
     lambda: torch.ones(3, device="tpu") + torch.ones(4, device="tpu"),
     lambda: torch.ones(2, 3, device="tpu").view(5),
     lambda: torch.cat([torch.ones(2, 3, device="tpu"), torch.ones(2, 4, device="tpu")]),
-    lambda: torch.nn.functional.conv2d(torch.ones(1, 3, 8, 8, device="tpu"),
-                                       torch.ones(4, 2, 3, 3, device="tpu")),
+    lambda: torch.nn.functional.conv2d(
+      torch.ones(1, 3, 8, 8, device="tpu"), torch.ones(4, 2, 3, 3, device="tpu")
+    ),
     lambda: torch.ones(2, device="tpu").expand(3, 3),
     lambda: torch.ones(2, 3, device="tpu").sum(5),
     lambda: torch.ones(2, device="tpu").as_strided((3,), (1,), 0),
     lambda: torch.ones(-1, device="tpu"),
-])
+  ],
+)
 def test_shape_errors_raise_at_the_line_in_every_mode(mode, bad):
   with pytest.raises((RuntimeError, IndexError)) as caught:
     bad()
@@ -239,9 +270,11 @@ def test_shape_errors_raise_at_the_line_in_every_mode(mode, bad):
 
 
 def test_error_kind_and_text_are_pytorchs():
-  for bad in (lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
-              lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
-              lambda d: torch.ones(2, 3, device=d).sum(5)):
+  for bad in (
+    lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
+    lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),
+    lambda d: torch.ones(2, 3, device=d).sum(5),
+  ):
     with pytest.raises(Exception) as expected:
       bad("cpu")
     with pytest.raises(type(expected.value)) as mine:

@@ -3,6 +3,7 @@
 The rows name their op_db entries in the table's last column. All other op_db entries run in float32
 through the fallback (marker `breadth`): every 4th by default, TORCH_TPU_BREADTH=1 for all."""
 
+import copy
 import itertools
 import os
 
@@ -15,24 +16,71 @@ import op_table
 from support import DEVICE, counting, fallback_stats, has_modes, mirror, tensors_in, tree_map
 from unsupported_ops import UNSUPPORTED, UNSUPPORTED_BREADTH
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 SAMPLES = int(os.environ.get("TORCH_TPU_OP_SAMPLES", "8"))
 BREADTH = max(int(os.environ.get("TORCH_TPU_BREADTH", "4")), 1)
 # Numbers differ by design: shape, dtype and strides are compared, not values.
-RANDOM = {"bernoulli", "multinomial", "normal", "rand_like", "randint", "randint_like", "randn",
-          "randn_like", "uniform", "nn.functional.dropout", "nn.functional.dropout2d",
-          "nn.functional.dropout3d", "nn.functional.alpha_dropout", "exponential", "geometric",
-          "nn.functional.feature_alpha_dropout", "log_normal", "cauchy", "empty", "empty_like",
-          "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "nn.functional.rrelu",
-          "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
-          "nn.functional.scaled_dot_product_attention_dropout", "pca_lowrank", "svd_lowrank"}
+RANDOM = {
+  "bernoulli",
+  "multinomial",
+  "normal",
+  "rand_like",
+  "randint",
+  "randint_like",
+  "randn",
+  "randn_like",
+  "uniform",
+  "nn.functional.dropout",
+  "nn.functional.dropout2d",
+  "nn.functional.dropout3d",
+  "nn.functional.alpha_dropout",
+  "exponential",
+  "geometric",
+  "nn.functional.feature_alpha_dropout",
+  "log_normal",
+  "cauchy",
+  "empty",
+  "empty_like",
+  "empty_permuted",
+  "empty_strided",
+  "new_empty",
+  "new_empty_strided",
+  "nn.functional.rrelu",
+  "nn.functional.fractional_max_pool2d",
+  "nn.functional.fractional_max_pool3d",
+  "nn.functional.scaled_dot_product_attention_dropout",
+  "pca_lowrank",
+  "svd_lowrank",
+}
 # Entries whose results are only unique up to sign, order of equal elements or phase.
-AMBIGUOUS = {"eig", "linalg.eig", "linalg.eigh", "linalg.svd", "svd", "linalg.qr", "qr",
-             "geqrf", "linalg.householder_product"}
-EXTRA_DTYPES = (torch.int64, torch.bool, torch.bfloat16, torch.float16, torch.float64, torch.int32,
-                torch.uint8)
-TOLERANCE = {torch.float32: (2e-5, 1e-4), torch.float64: (1e-7, 1e-6),
-             torch.bfloat16: (2e-2, 2e-2), torch.float16: (2e-3, 2e-3),
-             torch.complex64: (2e-5, 1e-4), torch.complex128: (1e-7, 1e-6)}
+AMBIGUOUS = {
+  "eig",
+  "linalg.eig",
+  "linalg.eigh",
+  "linalg.svd",
+  "svd",
+  "linalg.qr",
+  "qr",
+  "geqrf",
+  "linalg.householder_product",
+}
+EXTRA_DTYPES = (
+  torch.int64,
+  torch.bool,
+  torch.bfloat16,
+  torch.float16,
+  torch.float64,
+  torch.int32,
+  torch.uint8,
+)
+TOLERANCE = {
+  torch.float32: (2e-5, 1e-4),
+  torch.float64: (1e-7, 1e-6),
+  torch.bfloat16: (2e-2, 2e-2),
+  torch.float16: (2e-3, 2e-3),
+  torch.complex64: (2e-5, 1e-4),
+  torch.complex128: (1e-7, 1e-6),
+}
 
 ROWS = op_table.read()
 
@@ -72,8 +120,13 @@ def cases():
 
 def breadth_cases():
   named = {full_name(op) for row in ROWS for name in row.opinfo for op in entries_for(name)}
-  rest = [op for op in op_db if full_name(op) not in named and "jiterator" not in op.name and
-          torch.float32 in op.supported_dtypes("cpu")]
+  rest = [
+    op
+    for op in op_db
+    if full_name(op) not in named
+    and "jiterator" not in op.name
+    and torch.float32 in op.supported_dtypes("cpu")
+  ]
   return [pytest.param(op, id=full_name(op)) for op in rest[::BREADTH]]
 
 
@@ -95,14 +148,16 @@ def check_equal(mine, expected, op, dtype, what, values=True, strides=True):
     where = f"{what} {k}"
     assert a.dtype == b.dtype, f"{where}: dtype {a.dtype}, should be {b.dtype}"
     assert a.shape == b.shape, f"{where}: shape {tuple(a.shape)}, should be {tuple(b.shape)}"
-    assert a.device.type == DEVICE.type or b.device.type != "cpu" or a.dim() == 0, \
-        f"{where} is on {a.device}"
+    assert a.device.type == DEVICE.type or b.device.type != "cpu" or a.dim() == 0, (
+      f"{where} is on {a.device}"
+    )
     if strides and b.layout is torch.strided:
       assert a.stride() == b.stride(), f"{where}: strides {a.stride()}, should be {b.stride()}"
     if values:
       atol, rtol = tolerance(op, b.dtype)
-      torch.testing.assert_close(a.cpu(), b, atol=atol, rtol=rtol, equal_nan=True,
-                                 msg=lambda m, where=where: f"{where}: {m}")
+      torch.testing.assert_close(
+        a.cpu(), b, atol=atol, rtol=rtol, equal_nan=True, msg=lambda m, where=where: f"{where}: {m}"
+      )
 
 
 def differentiable(tensor):
@@ -119,8 +174,12 @@ def run_sample(op, sample, device):
     return copies[id(tensor)]
 
   args = tree_map(place, (sample.input, *sample.args))
-  kwargs = {k: device if isinstance(v, torch.device) or (k == "device" and v is not None)
-            else tree_map(place, v) for k, v in sample.kwargs.items()}
+  kwargs = {
+    k: device
+    if isinstance(v, torch.device) or (k == "device" and v is not None)
+    else tree_map(place, v)
+    for k, v in sample.kwargs.items()
+  }
   results = op(*args, **kwargs)
   if sample.output_process_fn_grad is not None:
     results = sample.output_process_fn_grad(results)
@@ -159,8 +218,14 @@ def check_op(op, dtype, samples, grad):
       if wanted is not None:
         got = backward(mine, leaves)
         assert [g is None for g in got] == [w is None for w in wanted], f"{what}: missing gradients"
-        check_equal([g for g in got if g is not None], [w for w in wanted if w is not None], op,
-                    dtype, f"{what}, gradient", strides=False)
+        check_equal(
+          [g for g in got if g is not None],
+          [w for w in wanted if w is not None],
+          op,
+          dtype,
+          f"{what}, gradient",
+          strides=False,
+        )
   return ran
 
 
@@ -187,6 +252,7 @@ def test_row(row, op, dtype):
     own = {aten for aten in row.aten}
     on_host = [name for name in calls if name.removeprefix("aten::") in own]
     assert not on_host, f"ran on the host although the table has a row: {on_host}"
+
   run_listed(UNSUPPORTED, full_name(op), dtype, check)
 
 
@@ -196,6 +262,7 @@ def test_fallback(op):
   def check():
     if check_op(op, torch.float32, 2, grad=False) == 0:
       pytest.skip("no samples")
+
   run_listed(UNSUPPORTED_BREADTH, full_name(op), torch.float32, check)
 
 
@@ -211,8 +278,9 @@ def test_table_is_well_formed():
     for aten in row.aten:
       name, _, overload = aten.partition(".")
       packet = getattr(torch.ops.aten, name, None)
-      assert packet is not None and hasattr(packet, overload or "default"), \
-          f"{row.id}: PyTorch has no aten::{aten}"
+      assert packet is not None and hasattr(packet, overload or "default"), (
+        f"{row.id}: PyTorch has no aten::{aten}"
+      )
 
 
 @pytest.mark.skipif(not has_modes(), reason="counts rows")
@@ -222,5 +290,60 @@ def test_table_is_wide_enough():
 
 def test_unsupported_list_names_real_entries():
   names = {full_name(op) for op in op_db}
-  for name, dtype in [*UNSUPPORTED, *UNSUPPORTED_BREADTH]:
+  for name, _ in [*UNSUPPORTED, *UNSUPPORTED_BREADTH]:
     assert name in names, f"unsupported_ops.py: op_db has no entry {name}"
+
+
+# --- the harness itself: each comparison must be able to fail ---
+
+
+@pytest.mark.parametrize(
+  "wrong, text",
+  [
+    (lambda x: x.double(), "dtype"),
+    (lambda x: x[:1], "shape"),
+    (lambda x: x.t().contiguous().t(), "strides"),
+    (lambda x: x + 1e-3, "close"),
+    (lambda x: [x, x], "tensors"),
+  ],
+)
+def test_harness_sees_wrong_results(wrong, text):
+  op = entries_for("add")[0]
+  right = torch.randn(3, 4)
+  check_equal(right.to(DEVICE), right, op, torch.float32, "output")
+  with pytest.raises(AssertionError, match=text):
+    check_equal(tree_map(lambda t: t.to(DEVICE), wrong(right)), right, op, torch.float32, "output")
+
+
+def test_harness_runs_backward():
+  """An entry whose forward is right and whose gradient is not is caught."""
+
+  class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+      return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad):
+      return grad * 2
+
+  op = copy.copy(entries_for("sin")[0])
+  calls = []
+
+  def sometimes_wrong(x):
+    calls.append(x)
+    return WrongGradient.apply(x) if len(calls) % 2 == 0 else x.sin()
+
+  op.op = sometimes_wrong
+  with pytest.raises(AssertionError, match="gradient"):
+    check_op(op, torch.float32, 2, grad=True)
+
+
+def test_listed_entries_that_pass_fail_the_run():
+  listed = {("add", "float32"): "a reason"}
+  with pytest.raises(pytest.fail.Exception, match="take it off"):
+    run_listed(listed, "add", torch.float32, lambda: None)
+  with pytest.raises(pytest.xfail.Exception):
+    run_listed(listed, "add", torch.float32, lambda: 1 / 0)
+  with pytest.raises(ZeroDivisionError):
+    run_listed(listed, "sub", torch.float32, lambda: 1 / 0)

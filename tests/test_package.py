@@ -79,11 +79,14 @@ NO_PLUGIN = """
 
 
 def test_without_a_plugin_the_first_use_says_what_to_install():
-  code = NO_PLUGIN + """
+  code = (
+    NO_PLUGIN
+    + """
   assert torch.tpu.device_count() == 0 and not torch.tpu.is_available()
   torch.manual_seed(0)
   torch.ones(2, device="tpu")
   """
+  )
   done = child(textwrap.dedent(code), check=False)
   assert done.returncode != 0
   assert _discovery.CPU_PLUGIN_COMMAND in done.stderr.splitlines()[-1]
@@ -91,11 +94,14 @@ def test_without_a_plugin_the_first_use_says_what_to_install():
 
 @pytest.mark.parametrize("before", ["  import torch\n", NO_PLUGIN], ids=["plugin", "no plugin"])
 def test_cpu_compile_is_left_alone(before):
-  code = before + """
+  code = (
+    before
+    + """
   f = torch.compile(lambda x: torch.relu(x) * 2 + 1, backend="eager")
   assert torch.equal(f(torch.tensor([-1.0, 2.0])), torch.tensor([1.0, 5.0]))
   assert not torch.tpu.is_initialized()
   """
+  )
   child(textwrap.dedent(code))
 
 
@@ -144,4 +150,5 @@ def test_discovery_order(monkeypatch):
 
 def test_entry_point_is_the_one_in_pyproject():
   from torch_tpu._autoload import ENTRY_POINT
+
   assert f'torch_tpu = "{ENTRY_POINT}"' in (Path(ROOT) / "pyproject.toml").read_text()

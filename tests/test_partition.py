@@ -16,19 +16,35 @@ def depths(tmp_path_factory):
   found = {}
   for layers in (6, 24):
     cache = tmp_path_factory.mktemp(f"cache{layers}")
-    found[layers] = child_json(TRAIN, "gpt", "--layers", layers, "--steps", 3,
-                               env={"TORCH_TPU_CACHE_DIR": cache, "TORCH_TPU_EAGER_MODE": "fused"})
-    again = child_json(TRAIN, "gpt", "--layers", layers, "--steps", 3,
-                       env={"TORCH_TPU_CACHE_DIR": cache, "TORCH_TPU_EAGER_MODE": "fused"})
+    found[layers] = child_json(
+      TRAIN,
+      "gpt",
+      "--layers",
+      layers,
+      "--steps",
+      3,
+      env={"TORCH_TPU_CACHE_DIR": cache, "TORCH_TPU_EAGER_MODE": "fused"},
+    )
+    again = child_json(
+      TRAIN,
+      "gpt",
+      "--layers",
+      layers,
+      "--steps",
+      3,
+      env={"TORCH_TPU_CACHE_DIR": cache, "TORCH_TPU_EAGER_MODE": "fused"},
+    )
     found[layers]["again"] = again
   return found
 
 
 def test_four_times_the_layers_compile_one_and_a_half_times_the_programs(depths):
   small, large = depths[6], depths[24]
-  print(f"6 layers: {small['compiles']} programs, {small['compile_seconds']:.2f} s; "
-        f"24 layers: {large['compiles']} programs, {large['compile_seconds']:.2f} s; "
-        f"launches {small['engine']['launches']} and {large['engine']['launches']}")
+  print(
+    f"6 layers: {small['compiles']} programs, {small['compile_seconds']:.2f} s; "
+    f"24 layers: {large['compiles']} programs, {large['compile_seconds']:.2f} s; "
+    f"launches {small['engine']['launches']} and {large['engine']['launches']}"
+  )
   assert large["compiles"] <= 1.5 * small["compiles"]
 
 
@@ -39,10 +55,12 @@ def test_cuts_are_the_same_in_the_next_process(depths):
 
 
 def test_deep_model_gives_the_cpus_losses(depths):
-  _, losses = models.train("gpt", "cpu", 3, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-5),
-                           layers=24)
-  torch.testing.assert_close(torch.tensor(depths[24]["losses"]), torch.stack(losses), rtol=1e-4,
-                             atol=1e-5)
+  _, losses = models.train(
+    "gpt", "cpu", 3, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-5), layers=24
+  )
+  torch.testing.assert_close(
+    torch.tensor(depths[24]["losses"]), torch.stack(losses), rtol=1e-4, atol=1e-5
+  )
 
 
 def test_repeats_share_a_program(device):
@@ -67,8 +85,9 @@ def test_program_size_limit_changes_no_result(limit, cache_dir):
   env = {"TORCH_TPU_CACHE_DIR": cache_dir, "TORCH_TPU_PROGRAM_OPS": str(limit)}
   mine = child_json(TRAIN, "mlp", "--steps", 3, env=env)
   _, losses = models.train("mlp", "cpu", 3, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-5))
-  torch.testing.assert_close(torch.tensor(mine["losses"]), torch.stack(losses), rtol=1e-4,
-                             atol=1e-6)
+  torch.testing.assert_close(
+    torch.tensor(mine["losses"]), torch.stack(losses), rtol=1e-4, atol=1e-6
+  )
 
 
 @pytest.mark.parametrize("limit", [1, 10, 333])
@@ -76,5 +95,6 @@ def test_window_size_limit_changes_no_result(limit, cache_dir):
   env = {"TORCH_TPU_CACHE_DIR": cache_dir, "TORCH_TPU_WINDOW_OPS": str(limit)}
   mine = child_json(TRAIN, "mlp", "--steps", 3, env=env)
   _, losses = models.train("mlp", "cpu", 3, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-5))
-  torch.testing.assert_close(torch.tensor(mine["losses"]), torch.stack(losses), rtol=1e-4,
-                             atol=1e-6)
+  torch.testing.assert_close(
+    torch.tensor(mine["losses"]), torch.stack(losses), rtol=1e-4, atol=1e-6
+  )

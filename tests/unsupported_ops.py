@@ -1,7 +1,7 @@
 """What test_ops.py knows not to work yet: (op_db name, dtype or "*") -> reason.
 
-Strict: an entry that passes fails the run, so that this list only ever shrinks. The op_db name carries
-its variant after a dot when it has one, as test_ops prints it."""
+Strict: an entry that passes fails the run, so that this list only ever shrinks. The op_db name
+carries its variant after a dot when it has one, as test_ops prints it."""
 
 UNSUPPORTED = {}
 

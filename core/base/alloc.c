@@ -8,8 +8,8 @@ static _Atomic int64_t allocations;
 static _Atomic int64_t frees;
 static _Atomic int64_t fail_countdown;
 
-// True once per tpu_alloc_fail_at, for the allocation it named. Threads that race for the last count
-// must not both fail, so the step from 1 to 0 is a compare-and-swap.
+// True once per tpu_alloc_fail_at, for the allocation it named. Threads that race for the last
+// count must not both fail, so the step from 1 to 0 is a compare-and-swap.
 static bool injected_failure(void) {
   int64_t left = atomic_load_explicit(&fail_countdown, memory_order_relaxed);
   while (TPU_UNLIKELY(left > 0)) {
@@ -40,8 +40,9 @@ void* tpui_alloc(size_t bytes) {
 tpu_status_t tpu_calloc(size_t count, size_t size, void** out) {
   *out = NULL;
   if (count == 0 || size == 0) return NULL;
-  // calloc checks the product itself.
-  void* pointer = injected_failure() ? NULL : calloc(count, size);
+  size_t bytes;
+  bool fails = injected_failure() || __builtin_mul_overflow(count, size, &bytes);
+  void* pointer = fails ? NULL : calloc(1, bytes);
   if (pointer == NULL) return out_of_memory(count, size);
   count_allocation();
   *out = pointer;

@@ -16,9 +16,9 @@ extern "C" {
  * when the product overflows. `*out` is NULL for zero bytes. Free with tpu_free. */
 TPU_MUST_USE tpu_status_t tpu_calloc(size_t count, size_t size, void** out);
 
-/* Grows (never shrinks) an array of `size`-byte elements to hold at least `needed` elements; doubles
- * the capacity. `*inout_data` and `*inout_capacity` stay as they were on failure. New memory is not
- * initialised. */
+/* Grows (never shrinks) an array of `size`-byte elements to hold at least `needed` elements;
+ * doubles the capacity. `*inout_data` and `*inout_capacity` stay as they were on failure. New
+ * memory is not initialised. */
 TPU_MUST_USE tpu_status_t tpu_grow(void** inout_data, size_t* inout_capacity, size_t needed,
                                    size_t size);
 

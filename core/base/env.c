@@ -21,7 +21,8 @@ typedef struct env_row_t {
 } env_row_t;
 
 static const env_row_t rows[TPU_ENV_COUNT] = {
-#define TPU_ENV(id, name, kind, default_text, doc) [TPU_ENV_##id] = {name, ENV_##kind, default_text},
+#define TPU_ENV(id, name, kind, default_text, doc) \
+  [TPU_ENV_##id] = {name, ENV_##kind, default_text},
 #include "base/env_table.def"
 #undef TPU_ENV
 };

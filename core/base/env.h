@@ -1,7 +1,8 @@
 /* The environment table: every switch the product reads stands in env_table.def and nowhere else.
  *
- * Values are read on first use and kept; tpu_env_override replaces one for the process (Python beats
- * the environment). A value that cannot be parsed is reported once on stderr and the default holds.
+ * Values are read on first use and kept; tpu_env_override replaces one for the process (Python
+ * beats the environment). A value that cannot be parsed is reported once on stderr and the default
+ * holds.
  */
 #ifndef TPU_BASE_ENV_H_
 #define TPU_BASE_ENV_H_

@@ -1,8 +1,8 @@
 /* Interning: equal items get equal small ids. Internal to core/ (metadata and attribute sets).
  *
- * Items are never freed and never move. Finding and getting take no lock: the hash table's slots and
- * the chunks behind the ids are published with release stores and only ever added to; a table that
- * was outgrown stays readable, chained behind its successor.
+ * Items are never freed and never move. Finding and getting take no lock: the hash table's slots
+ * and the chunks behind the ids are published with release stores and only ever added to; a table
+ * that was outgrown stays readable, chained behind its successor.
  */
 #ifndef TPU_BASE_INTERN_H_
 #define TPU_BASE_INTERN_H_

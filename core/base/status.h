@@ -1,8 +1,8 @@
 /* Status: the result of everything that can fail. One word; NULL means success.
  *
  * A failed status owns its text and is freed by exactly one of: tpu_status_free, tpu_status_join,
- * or handing it to the caller. Making a status never fails: when memory is out, a static status with
- * code TPU_RESOURCE_EXHAUSTED and a fixed text is returned instead.
+ * or handing it to the caller. Making a status never fails: when memory is out, a static status
+ * with code TPU_RESOURCE_EXHAUSTED and a fixed text is returned instead.
  */
 #ifndef TPU_BASE_STATUS_H_
 #define TPU_BASE_STATUS_H_
@@ -54,7 +54,8 @@ typedef struct tpu_status_s* tpu_status_t;
 TPU_MUST_USE tpu_status_t tpu_status_make(tpu_status_code_t code, const char* format, ...)
     TPU_PRINTF(2, 3);
 
-/* Puts context in front of the text: "context: text". Takes and returns `status`; NULL stays NULL. */
+/* Puts context in front of the text: "context: text". Takes and returns `status`; NULL stays
+ * NULL. */
 TPU_MUST_USE tpu_status_t tpu_status_annotate(tpu_status_t status, const char* format, ...)
     TPU_PRINTF(2, 3);
 

@@ -80,8 +80,8 @@ void tpu_strbuf_free(tpu_strbuf_t* buffer) {
 
 tpu_status_t tpu_strbuf_status(const tpu_strbuf_t* buffer) {
   if (!buffer->failed) return NULL;
-  return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "out of host memory: a text of more than %zu bytes",
-                         buffer->size);
+  return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
+                         "out of host memory: a text of more than %zu bytes", buffer->size);
 }
 
 const char* tpu_strbuf_text(const tpu_strbuf_t* buffer) {

@@ -65,7 +65,6 @@ typedef struct tpui_disk_cache_t {
   char* folder;   // owned; NULL: the cache is off
   int64_t limit;  // bytes
   tpu_mutex_t mutex;  // guards the rest
-  bool warned;
   int64_t written;  // bytes since the last look at the whole folder
   int writes_left;  // writes until the next look
 } tpui_disk_cache_t;
@@ -82,7 +81,7 @@ void tpui_disk_destroy(tpui_disk_cache_t* cache);
 /* On a hit `*out_bytes` is to be freed with tpu_free. */
 tpui_disk_result_t tpui_disk_read(tpui_disk_cache_t* cache, tpu_digest_t key, void** out_bytes,
                                   size_t* out_size);
-/* True when the file was written. A failure is reported on stderr once per cache. */
+/* True when the file was written. The first failure in a process is reported on stderr. */
 bool tpui_disk_write(tpui_disk_cache_t* cache, tpu_digest_t key, const void* bytes, size_t size);
 /* Deletes a file whose content the plugin refused. */
 void tpui_disk_remove(tpui_disk_cache_t* cache, tpu_digest_t key);

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,16 +83,14 @@ static void append_path(const tpui_disk_cache_t* cache, tpu_digest_t key, tpu_st
   tpu_strbuf_printf(out_path, "/%s.bin", hex);
 }
 
-/* One line per cache, whatever the log topics: a cache that does not work costs minutes. */
-static void warn_once(tpui_disk_cache_t* cache, const char* action, const char* path, int error) {
-  tpu_mutex_lock(&cache->mutex);
-  bool first = !cache->warned;
-  cache->warned = true;
-  tpu_mutex_unlock(&cache->mutex);
-  if (first) {
-    fprintf(stderr, "torch_tpu: compile cache: cannot %s '%s': %s; programs are compiled again "
-            "(set TORCH_TPU_CACHE_DIR, or TORCH_TPU_CACHE=0)\n", action, path, strerror(error));
-  }
+/* One line per process, whatever the log topics: a cache that does not work costs minutes. */
+static void warn_once(const char* path, int error) {
+  static atomic_flag warned = ATOMIC_FLAG_INIT;
+  if (atomic_flag_test_and_set(&warned)) return;
+  fprintf(stderr,
+          "torch_tpu: compile cache: cannot write '%s': %s; programs will be compiled again "
+          "(set TORCH_TPU_CACHE_DIR, or TORCH_TPU_CACHE=0)\n",
+          path, strerror(error));
 }
 
 /* --- reading --- */
@@ -259,7 +258,7 @@ bool tpui_disk_write(tpui_disk_cache_t* cache, tpu_digest_t key, const void* byt
     bool folders = make_folders(path.data);
     path.data[parent] = '/';
     written = folders && write_file(temporary.data, path.data, &header, bytes);
-    if (!written) warn_once(cache, "write", path.data, errno);
+    if (!written) warn_once(path.data, errno);
   }
   tpu_strbuf_free(&temporary);
   tpu_strbuf_free(&path);

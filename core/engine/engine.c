@@ -40,8 +40,10 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   tpu_engine_t* e = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(*e), (void**)&e));
   (void)pthread_mutex_init(&e->lock, NULL);
+  (void)pthread_cond_init(&e->landed, NULL);
   tpu_recorder_init(&e->recorder, &e->pool);
   tpu_status_t status = initial_mode(&e->mode);
+  if (status == NULL) status = tpu_queue_create(&e->queue);
   if (status == NULL) status = tpu_memo_create(&e->memo);
   if (status == NULL) status = tpu_address_space_create(&e->addresses);
   if (status == NULL) status = tpu_device_create(options, &e->device);
@@ -57,6 +59,8 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
 
 void tpu_engine_destroy(tpu_engine_t* e) {
   if (e == NULL) return;
+  tpu_queue_destroy(e->queue);  // runs what is queued
+  tpui_flights_free(e);
   tpu_recorder_free(&e->recorder);
   tpui_plan_cache_clear(&e->plans);
   for (size_t i = 0; i < e->undo_count; ++i) tpu_value_release(&e->pool, e->undo[i].old);
@@ -69,8 +73,8 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   tpu_free(e->storage_slabs);
   tpu_free(e->undo);
   tpu_free(e->flags);
-  tpu_free(e->buffers);
   tpu_status_free(e->pending_error);
+  (void)pthread_cond_destroy(&e->landed);
   (void)pthread_mutex_destroy(&e->lock);
   tpu_free(e);
 }
@@ -85,6 +89,7 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   }
   tpu_mutex_lock(&engine->lock);
   tpu_status_t status = tpui_flush(engine);
+  tpui_wait_idle(engine);
   if (status == NULL) engine->mode = mode;
   tpu_mutex_unlock(&engine->lock);
   return status;
@@ -110,6 +115,7 @@ void tpu_engine_reset_stats(tpu_engine_t* engine) {
 
 void tpu_engine_clear_cache(tpu_engine_t* engine) {
   tpu_mutex_lock(&engine->lock);
+  tpui_wait_idle(engine);
   engine->recorder.predicted = NULL;
   engine->last_plan = NULL;
   tpui_plan_cache_clear(&engine->plans);

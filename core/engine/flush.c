@@ -1,9 +1,30 @@
-/* Flushing: from a recorded window to launched programs, and back from failures. */
+/* Flushing: from a recorded window to a job, and from a finished job to values.
+ *
+ * Small jobs run on the caller's thread with the engine lock held. Others are queued: the launch
+ * thread runs them without the lock and takes it to hand out the results.
+ */
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "engine/internal.h"
+
+/* Jobs that may wait at once; bounds the memory that windows in flight hold. */
+#define MAX_IN_FLIGHT 4
+
+struct tpui_flight_t {
+  tpu_queue_item_t item;
+  tpu_engine_t* engine;
+  tpui_variant_t* variant;  // borrowed; in_flight keeps it
+  tpui_plan_t* plan;
+  tpu_job_t job;
+  tpu_value_t** values;     // [value_count] entries turn NULL when the value dies
+  tpui_undo_t* undo;
+  size_t undo_count;
+  tpui_flight_t* next_free;
+  void* memory;             // of the arrays above, reused from job to job
+  size_t capacity;
+};
 
 /* flags: one byte per value (live), then one per external (nobody else holds it). */
 static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** out_dead) {
@@ -21,15 +42,6 @@ static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** ou
   return NULL;
 }
 
-static tpu_status_t reserve_buffers(tpu_engine_t* e) {
-  size_t old = e->buffers_capacity;
-  if (e->recorder.value_count <= old) return NULL;
-  TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->buffers, &e->buffers_capacity, e->recorder.value_count,
-                               sizeof(tpu_buffer_t*)));
-  memset(e->buffers + old, 0, (e->buffers_capacity - old) * sizeof(tpu_buffer_t*));
-  return NULL;
-}
-
 /* The plan for the window: the expected one, a known one, or a new one. */
 static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_plan_t** out_plan) {
   tpui_plan_t* expected = e->last_plan != NULL ? e->last_plan->next : NULL;
@@ -41,113 +53,8 @@ static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_
   uint64_t hash = tpui_plan_hash(window);
   *out_plan = tpui_plan_find(&e->plans, window, hash);
   if (*out_plan != NULL) return NULL;
+  tpui_wait_idle(e);  // adding may drop plans that jobs in flight still run
   return tpui_plan_add(&e->plans, window, hash, out_plan);
-}
-
-/* Brings back what failed results replaced, newest content first. Runs while `buffers` still holds
- * the results that no storage wanted. */
-static void restore_one(tpu_engine_t* e, tpu_storage_t* storage, tpu_value_t* failed) {
-  uint32_t number = failed->number;
-  for (size_t i = e->undo_count; i-- > 0;) {
-    tpui_undo_t* undo = &e->undo[i];
-    if (undo->storage != storage->serial || undo->number != number) continue;
-    tpu_value_t* old = NULL;
-    if (undo->old != NULL) {
-      // A donated buffer is gone; then the failure stays visible.
-      old = undo->old;
-      tpu_value_retain(old);
-    } else if (e->buffers[undo->old_number] != NULL) {
-      tpu_meta_id_t meta = e->recorder.value_metas[undo->old_number];
-      if (tpu_value_create(&e->pool, meta, &old) == NULL) {
-        tpu_value_fulfil(old, e->buffers[undo->old_number]);
-        e->buffers[undo->old_number] = NULL;
-      }
-    } else {
-      number = undo->old_number;  // that one failed or is gone too: go further back
-      continue;
-    }
-    if (old != NULL) {
-      tpu_value_release(&e->pool, storage->value);
-      storage->value = old;
-    }
-    return;
-  }
-}
-
-static void restore_storages(tpu_engine_t* e) {
-  for (size_t i = e->undo_count; i-- > 0;) {
-    const tpui_undo_t* undo = &e->undo[i];
-    for (size_t s = 0; s < e->storage_slab_count; ++s) {
-      tpu_storage_t* slab = e->storage_slabs[s];
-      for (size_t k = 0; k < TPUI_SLAB_STORAGES; ++k) {
-        tpu_storage_t* storage = &slab[k];
-        if (storage->serial != undo->storage || storage->value == NULL) continue;
-        if (storage->value->state == TPU_VALUE_FAILED) restore_one(e, storage, storage->value);
-      }
-    }
-  }
-}
-
-static void clear_undo(tpu_engine_t* e) {
-  for (size_t i = 0; i < e->undo_count; ++i) {
-    if (e->undo[i].old == NULL) continue;
-    --e->undo[i].old->undo_refs;
-    tpu_value_release(&e->pool, e->undo[i].old);
-  }
-  e->undo_count = 0;
-}
-
-/* Every value of the window that is still held gets its buffer or the error. */
-static void hand_out(tpu_engine_t* e, tpu_status_t error) {
-  tpu_recorder_t* r = &e->recorder;
-  for (size_t v = 0; v < r->value_count; ++v) {
-    tpu_value_t* value = r->values[v];
-    if (value == NULL) continue;
-    if (e->buffers[v] != NULL) {
-      tpu_value_fulfil(value, e->buffers[v]);
-      e->buffers[v] = NULL;
-    } else {
-      tpu_value_fail(value, tpu_status_copy(error));
-    }
-  }
-}
-
-static void drop_leftovers(tpu_engine_t* e) {
-  for (size_t v = 0; v < e->recorder.value_count; ++v) {
-    if (e->buffers[v] == NULL) continue;
-    tpu_buffer_release(e->buffers[v]);
-    e->buffers[v] = NULL;
-  }
-}
-
-static void finish(tpu_engine_t* e, tpu_status_t error) {
-  hand_out(e, error);
-  if (error != NULL) restore_storages(e);
-  drop_leftovers(e);
-  clear_undo(e);
-  if (e->pending_error == NULL) {
-    e->pending_error = error;
-  } else {
-    tpu_status_free(error);
-  }
-}
-
-static void run(tpu_engine_t* e, const tpui_plan_t* plan, const tpui_variant_t* variant,
-                const uint8_t* dead) {
-  tpu_job_t job = {
-      .device = e->device,
-      .steps = variant->steps,
-      .step_count = variant->step_count,
-      .externals = e->recorder.externals,
-      .external_dead = dead,
-      .external_count = plan->window.external_count,
-      .value_count = plan->window.value_count,
-      .buffers = e->buffers,
-      .slots = e->recorder.slots,
-  };
-  tpu_job_run(&job);
-  e->stats.launches += job.launches;
-  finish(e, job.error);
 }
 
 static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, const uint8_t* live,
@@ -161,29 +68,229 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
     return NULL;
   }
   ++e->stats.window_plans;
+  tpui_wait_idle(e);  // extending may drop the oldest variant
   tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
+}
+
+static void* carve(char** cursor, size_t size) {
+  void* at = *cursor;
+  *cursor += (size + 15) / 16 * 16;
+  return at;
+}
+
+/* Lays the flight's arrays out in its memory, which grows as needed. */
+static tpu_status_t reserve_flight(tpui_flight_t* f, const tpu_recorder_t* r, size_t undo_count) {
+  size_t v = r->value_count, x = r->external_count, s = r->slot_count;
+  size_t bytes = v * 16 + x * 9 + s * 8 + undo_count * sizeof(tpui_undo_t) + 6 * 16;
+  TPU_RETURN_IF_ERROR(tpu_grow(&f->memory, &f->capacity, bytes, 1));
+  char* cursor = f->memory;
+  f->values = carve(&cursor, v * sizeof(void*));
+  f->job.buffers = carve(&cursor, v * sizeof(void*));
+  f->job.externals = carve(&cursor, x * sizeof(void*));
+  f->job.slots = carve(&cursor, s * sizeof(tpu_slot_t));
+  f->undo = carve(&cursor, undo_count * sizeof(tpui_undo_t));
+  f->job.external_dead = carve(&cursor, x);
+  memset(f->job.buffers, 0, v * sizeof(void*));
+  return NULL;
+}
+
+static tpu_status_t take_flight(tpu_engine_t* e, tpui_flight_t** out_flight) {
+  if (e->free_flights != NULL) {
+    *out_flight = e->free_flights;
+    e->free_flights = e->free_flights->next_free;
+    return NULL;
+  }
+  return tpu_calloc(1, sizeof(tpui_flight_t), (void**)out_flight);
+}
+
+void tpui_flights_free(tpu_engine_t* e) {
+  while (e->free_flights != NULL) {
+    tpui_flight_t* flight = e->free_flights;
+    e->free_flights = flight->next_free;
+    tpu_free(flight->memory);
+    tpu_free(flight);
+  }
+}
+
+/* Moves the window into a flight: live values point at its entries, externals change owner. */
+static void load_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
+                        tpui_variant_t* variant, const uint8_t* dead) {
+  tpu_recorder_t* r = &e->recorder;
+  f->engine = e;
+  f->plan = plan;
+  f->variant = variant;
+  memcpy(f->values, r->values, r->value_count * sizeof(void*));
+  for (size_t v = 0; v < r->value_count; ++v) {
+    if (f->values[v] == NULL) continue;
+    f->values[v]->slot = &f->values[v];
+    f->values[v]->state = TPU_VALUE_LAUNCHED;
+  }
+  memcpy(f->job.externals, r->externals, r->external_count * sizeof(void*));
+  for (size_t i = 0; i < r->external_count; ++i) tpu_value_retain(r->externals[i]);
+  memcpy((void*)f->job.slots, r->slots, r->slot_count * sizeof(tpu_slot_t));
+  memcpy((void*)f->job.external_dead, dead, r->external_count);
+  if (e->undo_count > 0) memcpy(f->undo, e->undo, e->undo_count * sizeof(tpui_undo_t));
+  f->undo_count = e->undo_count;
+  e->undo_count = 0;
+  f->job.device = e->device;
+  f->job.steps = variant->steps;
+  f->job.step_count = variant->step_count;
+  f->job.external_count = (uint32_t)r->external_count;
+  f->job.value_count = (uint32_t)r->value_count;
+  f->job.launches = 0;
+  f->job.error = NULL;
+}
+
+/* Brings back what a failed result replaced, newest content first; `buffers` still holds the results
+ * that no storage wanted. */
+static void restore_storage(tpui_flight_t* f, tpu_storage_t* storage) {
+  tpu_engine_t* e = f->engine;
+  uint32_t number = storage->value->number;
+  for (size_t i = f->undo_count; i-- > 0;) {
+    tpui_undo_t* undo = &f->undo[i];
+    if (undo->storage != storage->serial || undo->number != number) continue;
+    number = undo->old_number;  // for the case that the old value failed too
+    tpu_value_t* old = undo->old;
+    if (old != NULL) {
+      tpu_value_retain(old);
+    } else if (f->job.buffers[undo->old_number] != NULL &&
+               tpui_value_adopt(e, f->plan->window.value_metas[undo->old_number],
+                                f->job.buffers[undo->old_number], &old)) {
+      f->job.buffers[undo->old_number] = NULL;
+    } else {
+      continue;
+    }
+    tpu_value_release(&e->pool, storage->value);
+    storage->value = old;
+    return;
+  }
+}
+
+static void restore_storages(tpui_flight_t* f) {
+  tpu_engine_t* e = f->engine;
+  for (size_t i = 0; i < e->storage_slab_count * TPUI_SLAB_STORAGES; ++i) {
+    tpu_storage_t* storage = &e->storage_slabs[i / TPUI_SLAB_STORAGES][i % TPUI_SLAB_STORAGES];
+    tpu_value_t* value = storage->value;
+    // Only values of this very flight: others were restored, or belong to a later one.
+    if (value == NULL || value->state != TPU_VALUE_FAILED || value->flight != f) continue;
+    restore_storage(f, storage);
+  }
+}
+
+/* Every value that is still held gets its buffer or the error. */
+static void hand_out(tpui_flight_t* f) {
+  for (uint32_t v = 0; v < f->job.value_count; ++v) {
+    tpu_value_t* value = f->values[v];
+    if (value == NULL) continue;
+    if (f->job.buffers[v] != NULL) {
+      tpu_value_fulfil(value, f->job.buffers[v]);
+      f->job.buffers[v] = NULL;
+    } else {
+      tpu_value_fail(value, tpu_status_copy(f->job.error));
+      value->flight = f;
+    }
+  }
+}
+
+static void forget_flight(tpui_flight_t* f) {
+  for (uint32_t v = 0; v < f->job.value_count; ++v) {
+    if (f->values[v] != NULL) f->values[v]->flight = NULL;
+  }
+}
+
+/* Hands out results and gives everything back. With the engine lock. */
+static void finish(tpui_flight_t* f) {
+  tpu_engine_t* e = f->engine;
+  e->stats.launches += f->job.launches;
+  hand_out(f);
+  if (TPU_UNLIKELY(f->job.error != NULL)) {
+    restore_storages(f);
+    forget_flight(f);
+    if (e->pending_error == NULL) {
+      e->pending_error = f->job.error;
+    } else {
+      tpu_status_free(f->job.error);
+    }
+  }
+  for (uint32_t v = 0; v < f->job.value_count; ++v) tpu_buffer_release(f->job.buffers[v]);
+  for (size_t i = 0; i < f->undo_count; ++i) {
+    if (f->undo[i].old == NULL) continue;
+    --f->undo[i].old->undo_refs;
+    tpu_value_release(&e->pool, f->undo[i].old);
+  }
+  for (uint32_t i = 0; i < f->job.external_count; ++i) {
+    tpu_value_release(&e->pool, f->job.externals[i]);
+  }
+  f->next_free = e->free_flights;
+  e->free_flights = f;
+}
+
+/* On the launch thread, without the lock. */
+static void run_queued(tpu_queue_item_t* item) {
+  tpui_flight_t* flight = (tpui_flight_t*)item;
+  tpu_engine_t* e = flight->engine;
+  tpu_job_run(&flight->job);
+  tpu_mutex_lock(&e->lock);
+  finish(flight);
+  --e->in_flight;
+  (void)pthread_cond_broadcast(&e->landed);
+  tpu_mutex_unlock(&e->lock);
+}
+
+/* In order: a small job may overtake nothing, so it is queued behind others. */
+static void launch(tpu_engine_t* e, tpui_flight_t* flight) {
+  bool queue = e->mode != TPU_MODE_DEBUG && (flight->variant->heavy || e->in_flight > 0);
+  while (queue && e->in_flight >= MAX_IN_FLIGHT) (void)pthread_cond_wait(&e->landed, &e->lock);
+  flight->item.run = run_queued;
+  if (queue) {
+    tpu_status_t status = tpu_queue_push(e->queue, &flight->item);
+    if (status == NULL) {
+      ++e->in_flight;
+      return;
+    }
+    tpu_status_free(status);  // no thread to be had: run it here, in turn
+  }
+  tpui_wait_idle(e);
+  tpu_job_run(&flight->job);
+  finish(flight);
+}
+
+void tpui_wait_idle(tpu_engine_t* e) {
+  while (e->in_flight > 0) (void)pthread_cond_wait(&e->landed, &e->lock);
+}
+
+void tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
+  while (value->state == TPU_VALUE_LAUNCHED) (void)pthread_cond_wait(&e->landed, &e->lock);
 }
 
 tpu_status_t tpui_flush(tpu_engine_t* e) {
   if (e->recorder.record_count == 0) return NULL;
   tpu_window_t window;
-  tpu_recorder_window(&e->recorder, &window);
   uint8_t *live, *dead;
   tpui_plan_t* plan = NULL;
   tpui_variant_t* variant = NULL;
-  TPU_RETURN_IF_ERROR(mark_flags(e, &live, &dead));
-  TPU_RETURN_IF_ERROR(reserve_buffers(e));
-  TPU_RETURN_IF_ERROR(plan_window(e, &window, live, dead, &plan, &variant));
+  tpui_flight_t* flight = NULL;
+  TPU_RETURN_IF_ERROR(take_flight(e, &flight));
+  tpu_recorder_window(&e->recorder, &window);
+  tpu_status_t status = reserve_flight(flight, &e->recorder, e->undo_count);
+  if (status == NULL) status = mark_flags(e, &live, &dead);
+  if (status == NULL) status = plan_window(e, &window, live, dead, &plan, &variant);
+  if (status != NULL) {
+    flight->next_free = e->free_flights;
+    e->free_flights = flight;
+    return status;
+  }
   if (tpu_log_enabled(TPU_LOG_FLUSH)) {
     tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> %u programs",
             window.record_count, window.value_count, window.external_count, variant->step_count);
   }
   ++e->stats.flushes;
-  run(e, plan, variant, dead);
+  load_flight(e, flight, plan, variant, dead);
   if (e->last_plan != NULL) e->last_plan->next = plan;
   e->last_plan = plan;
   tpu_recorder_reset(&e->recorder, plan->next != NULL ? &plan->next->window : NULL);
+  launch(e, flight);
   return NULL;
 }
 
@@ -198,13 +305,15 @@ tpu_status_t tpui_flush_if_due(tpu_engine_t* e) {
     return NULL;
   }
   TPU_RETURN_IF_ERROR(tpui_flush(e));
-  // Fused mode tells at the next sync; here the op that failed is the one just recorded.
+  // Fused mode tells at the next sync; in the others the op that failed is the one just recorded,
+  // or in Strict an earlier one.
   return e->mode == TPU_MODE_FUSED ? NULL : take_pending(e);
 }
 
 tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait) {
   tpu_mutex_lock(&engine->lock);
   tpu_status_t status = tpui_flush(engine);
+  if (wait) tpui_wait_idle(engine);
   if (status == NULL && wait) status = take_pending(engine);
   tpu_mutex_unlock(&engine->lock);
   return status;

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "launch/queue.h"
 #include "trace/address.h"
 #include "trace/memo.h"
 #include "trace/recorder.h"
@@ -32,6 +33,9 @@ typedef struct tpui_undo_t {
   tpu_value_t* old;      // READY and retained, or NULL when it was a result of this window ...
   uint32_t old_number;   // ... with this number
 } tpui_undo_t;
+
+/* A window on its way through the launch queue; see flush.c. */
+typedef struct tpui_flight_t tpui_flight_t;
 
 struct tpu_engine_t {
   tpu_mutex_t lock;
@@ -58,8 +62,10 @@ struct tpu_engine_t {
 
   uint8_t* flags;              // scratch of a flush: live values, then dead externals
   size_t flags_capacity;
-  tpu_buffer_t** buffers;      // scratch of a flush: [value_count], all NULL between flushes
-  size_t buffers_capacity;
+  tpu_queue_t* queue;
+  pthread_cond_t landed;       // a queued flight finished
+  int in_flight;               // queued and not finished
+  tpui_flight_t* free_flights;
 
   tpu_status_t pending_error;  // of a launch that nobody has been told about
   tpu_engine_stats_t stats;
@@ -78,6 +84,10 @@ TPU_MUST_USE tpu_status_t tpui_storage_flat(const tpu_storage_t* storage, tpu_dt
                                             tpu_meta_id_t* out_meta);
 /* True when `view` at `offset` is the whole storage, each element once. */
 bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int64_t offset);
+
+/* A READY value that takes `buffer`, with one reference; false (and nothing taken) without memory. */
+bool tpui_value_adopt(tpu_engine_t* engine, tpu_meta_id_t meta, tpu_buffer_t* buffer,
+                      tpu_value_t** out_value);
 
 /* --- record.c --- */
 /* Records an internal op with one result. operands[k].storage values must not be needed: operands
@@ -99,6 +109,11 @@ TPU_MUST_USE tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id
 /* Launches the window. Errors go to the values concerned and to engine->pending_error; the status is
  * for what prevented the flush itself (memory). */
 TPU_MUST_USE tpu_status_t tpui_flush(tpu_engine_t* engine);
+/* Waits until nothing is queued. Gives the lock up meanwhile, so values may change state. */
+void tpui_wait_idle(tpu_engine_t* engine);
+/* The same until this value has landed; the caller holds a reference. */
+void tpui_wait_value(tpu_engine_t* engine, const tpu_value_t* value);
+void tpui_flights_free(tpu_engine_t* engine);
 /* Flushes if the mode or the window's size asks for it after a record. */
 TPU_MUST_USE tpu_status_t tpui_flush_if_due(tpu_engine_t* engine);
 

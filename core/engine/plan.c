@@ -121,7 +121,7 @@ static tpu_status_t fill_step(maker_t* m, const tpu_program_t* program, tpu_lowe
   step->ints = lowered->ints;
   lowered->doubles = NULL;
   lowered->ints = NULL;
-  return NULL;
+  return tpu_step_plan_views(step, w->slots);
 }
 
 static tpu_status_t compile_program(maker_t* m, const tpu_program_t* program, tpu_step_t* step) {
@@ -237,6 +237,21 @@ static tpu_status_t make_steps(maker_t* m) {
   return fill_variant_singly(m);
 }
 
+/* Below this, running costs less than waking the launch thread (about 10 us). */
+#define HEAVY_ELEMENTS 65536
+
+static bool is_heavy(const tpu_window_t* w) {
+  int64_t elements = 0;
+  for (uint32_t v = 0; v < w->value_count; ++v) {
+    elements += tpu_meta_get(w->value_metas[v])->numel;
+    if (elements > HEAVY_ELEMENTS) return true;
+  }
+  for (uint32_t i = 0; i < w->external_count; ++i) {
+    elements += tpu_meta_get(w->external_metas[i])->numel;
+  }
+  return elements > HEAVY_ELEMENTS;
+}
+
 static void add_variant(tpui_plan_t* plan, tpui_variant_t* variant) {
   if (plan->variant_count == TPUI_MAX_VARIANTS) {
     tpui_variant_free(plan->variants[--plan->variant_count]);
@@ -263,6 +278,7 @@ tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
     tpui_variant_free(m.variant);
     return status;
   }
+  m.variant->heavy = is_heavy(&plan->window);
   add_variant(plan, m.variant);
   *out_variant = m.variant;
   return NULL;

@@ -19,6 +19,7 @@ typedef struct tpui_variant_t {
   uint8_t* live;            // [value_count] outputs
   uint32_t step_count;
   tpu_step_t* steps;        // owned
+  bool heavy;               // worth a thread switch
 } tpui_variant_t;
 
 #define TPUI_MAX_VARIANTS 8

@@ -14,6 +14,10 @@ static void free_step(tpu_step_t* step) {
   tpu_free(step->donatable);
   tpu_free(step->outputs);
   tpu_free(step->output_bytes);
+  for (uint32_t i = 0; step->int_plans != NULL && i < step->int_count; ++i) {
+    tpu_free(step->int_plans[i]);
+  }
+  tpu_free(step->int_plans);
   tpu_free(step->doubles);
   tpu_free(step->ints);
   tpu_free(step->releases);
@@ -162,18 +166,24 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
   return NULL;
 }
 
+static bool variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
+                         const tpu_slot_t* slots, tpu_value_t* const* live) {
+  for (uint32_t s = 0; s < window->slot_count; ++s) {
+    if (!variant->slot_dynamic[s] && variant->slot_values[s].bits != slots[s].bits) return false;
+  }
+  for (uint32_t v = 0; v < window->value_count; ++v) {
+    if (live[v] != NULL && !variant->live[v]) return false;
+  }
+  for (uint32_t i = 0; i < variant->step_count; ++i) {
+    if (!tpu_step_views_fit(&variant->steps[i], slots)) return false;
+  }
+  return true;
+}
+
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
                               tpu_value_t* const* live) {
   for (int i = 0; i < plan->variant_count; ++i) {
-    tpui_variant_t* variant = plan->variants[i];
-    bool fits = true;
-    for (uint32_t s = 0; s < plan->window.slot_count && fits; ++s) {
-      fits = variant->slot_dynamic[s] || variant->slot_values[s].bits == slots[s].bits;
-    }
-    for (uint32_t v = 0; v < plan->window.value_count && fits; ++v) {
-      fits = live[v] == NULL || variant->live[v];
-    }
-    if (fits) return variant;
+    if (variant_fits(plan->variants[i], &plan->window, slots, live)) return plan->variants[i];
   }
   return NULL;
 }

@@ -109,12 +109,23 @@ bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int
   return offset == 0 && meta->dense && tpu_meta_bytes(meta) == storage->nbytes;
 }
 
+bool tpui_value_adopt(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buffer,
+                      tpu_value_t** out_value) {
+  tpu_status_t status = tpu_value_create(&e->pool, meta, out_value);
+  if (status == NULL) {
+    tpu_value_fulfil(*out_value, buffer);
+    return true;
+  }
+  tpu_status_free(status);
+  return false;
+}
+
 static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t number) {
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1,
                                sizeof(tpui_undo_t)));
   tpu_value_t* old = storage->value;
   tpui_undo_t undo = {.storage = storage->serial, .number = number};
-  if (old->state == TPU_VALUE_READY) {
+  if (old->state != TPU_VALUE_RECORDED) {
     undo.old = old;
     tpu_value_retain(old);
     ++old->undo_refs;

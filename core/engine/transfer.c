@@ -49,6 +49,7 @@ static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, vo
   tpu_value_t* value = NULL;
   TPU_RETURN_IF_ERROR(readable_value(e, tensor, &value, out_offset));
   tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(e) : NULL;
+  if (status == NULL) tpui_wait_value(e, value);
   if (status == NULL && value->state == TPU_VALUE_FAILED) {
     status = tpu_status_copy(value->error);
     tpu_status_free(e->pending_error);  // this is how the user is told

@@ -8,15 +8,41 @@
 
 #define INLINE_INPUTS 96
 
+tpu_status_t tpu_step_plan_views(tpu_step_t* step, const tpu_slot_t* slots) {
+  TPU_RETURN_IF_ERROR(
+      tpu_calloc(step->int_count + 1, sizeof(tpu_view_plan_t*), (void**)&step->int_plans));
+  for (uint32_t i = 0; i < step->int_count; ++i) {
+    const tpu_packed_slot_t* packed = &step->ints[i];
+    if (packed->factor < 0) continue;
+    TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpu_view_plan_t), (void**)&step->int_plans[i]));
+    TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(packed->base), tpu_meta_get(packed->view),
+                                      slots[packed->slot].as_int, step->int_plans[i]));
+  }
+  return NULL;
+}
+
+bool tpu_step_views_fit(const tpu_step_t* step, const tpu_slot_t* slots) {
+  int64_t starts[TPU_VIEW_MAX_FACTORS];
+  for (uint32_t i = 0; i < step->int_count; ++i) {
+    if (step->ints[i].factor < 0) continue;
+    if (!tpu_view_plan_starts(step->int_plans[i], slots[step->ints[i].slot].as_int, starts)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /* The number behind a packed entry: the slot itself, or the start of one factor of a view. */
-static tpu_status_t packed_int(const tpu_packed_slot_t* packed, const tpu_slot_t* slots,
-                               int64_t* out) {
+static tpu_status_t packed_int(const tpu_packed_slot_t* packed, const tpu_view_plan_t* plan,
+                               const tpu_slot_t* slots, int64_t* out) {
   *out = slots[packed->slot].as_int;
   if (packed->factor < 0) return NULL;
-  tpu_view_plan_t plan;
-  TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(packed->base), tpu_meta_get(packed->view),
-                                    slots[packed->slot].as_int, &plan));
-  *out = plan.starts[packed->factor];
+  int64_t starts[TPU_VIEW_MAX_FACTORS];
+  if (!tpu_view_plan_starts(plan, *out, starts)) {
+    return tpu_status_make(TPU_INTERNAL, "a view at offset %lld does not fit its program",
+                           (long long)*out);
+  }
+  *out = starts[packed->factor];
   return NULL;
 }
 
@@ -27,7 +53,7 @@ static tpu_status_t pack_ints(tpu_job_t* job, const tpu_step_t* step, tpu_buffer
   int64_t* numbers = memory;
   tpu_status_t status = NULL;
   for (int64_t i = 0; i < count && status == NULL; ++i) {
-    status = packed_int(&step->ints[i], job->slots, &numbers[i]);
+    status = packed_int(&step->ints[i], step->int_plans[i], job->slots, &numbers[i]);
   }
   if (status == NULL) {
     status = tpu_buffer_from_host(job->device, numbers, TPU_I64, 1, &count, out_buffer);
@@ -50,14 +76,16 @@ static tpu_status_t pack_doubles(tpu_job_t* job, const tpu_step_t* step,
   return status;
 }
 
-/* False when an input failed earlier. */
-static bool gather_inputs(const tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** inputs,
+/* False when an input failed earlier; the failure of an external value becomes the job's. */
+static bool gather_inputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** inputs,
                           uint8_t* donated) {
   for (uint32_t i = 0; i < step->input_count; ++i) {
     uint32_t index = tpu_ref_index(step->inputs[i]);
     if (tpu_ref_kind(step->inputs[i]) == TPU_REF_EXTERNAL) {
-      inputs[i] = job->externals[index]->buffer;
+      const tpu_value_t* value = job->externals[index];
+      inputs[i] = value->buffer;
       donated[i] = step->donatable[i] && job->external_dead[index];
+      if (inputs[i] == NULL && job->error == NULL) job->error = tpu_status_copy(value->error);
     } else {
       inputs[i] = job->buffers[index];
       donated[i] = step->donatable[i];

@@ -8,6 +8,7 @@
 #define TPU_LAUNCH_LAUNCH_H_
 
 #include "lower/lower.h"
+#include "ops/views.h"
 #include "trace/value.h"
 
 /* One program of a plan, ready to run. Arrays are owned by the plan. */
@@ -25,6 +26,8 @@ typedef struct tpu_step_t {
   uint32_t double_count, int_count;
   tpu_packed_slot_t* doubles;
   tpu_packed_slot_t* ints;
+  tpu_view_plan_t** int_plans;   // [int_count] where a factor's start is packed: the view's plan
+                                 // that the program was written for; owned
   uint32_t release_count;
   uint32_t* releases;            // window values that no later step reads and nobody else holds
 } tpu_step_t;
@@ -33,8 +36,8 @@ typedef struct tpu_job_t {
   tpu_device_t* device;
   const tpu_step_t* steps;
   uint32_t step_count;
-  tpu_value_t** externals;       // borrowed from the recorder, which holds them
-  const uint8_t* external_dead;  // nobody but the window holds it: its content may be taken
+  tpu_value_t** externals;       // READY or FAILED by the time the job runs; held by its owner
+  const uint8_t* external_dead;  // nobody but the job holds it: its content may be taken
   uint32_t external_count;
   uint32_t value_count;
   tpu_buffer_t** buffers;        // [value_count] results so far; NULL before and after failures
@@ -42,6 +45,12 @@ typedef struct tpu_job_t {
   int64_t launches;              // out: programs executed
   tpu_status_t error;            // out: the first failure; owned
 } tpu_job_t;
+
+/* Plans the views whose starts are packed, at the offsets in `slots`. Fills step->int_plans. */
+TPU_MUST_USE tpu_status_t tpu_step_plan_views(tpu_step_t* step, const tpu_slot_t* slots);
+/* True when the step's programs can read their views at the offsets in `slots`: other offsets may
+ * need other factors. */
+bool tpu_step_views_fit(const tpu_step_t* step, const tpu_slot_t* slots);
 
 /* Runs all steps. Steps whose inputs failed are skipped. Failures are left in job->error. */
 void tpu_job_run(tpu_job_t* job);

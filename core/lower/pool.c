@@ -69,22 +69,8 @@ static tpui_hlo_t window_unplace(const pool_t* p, tpui_hlo_t y, int i, int64_t k
 
 /* --- max --- */
 
-/* First valid place of every window along a dimension: the index that a window of -inf reports. */
-static tpui_hlo_t first_valid(const pool_t* p, int i, int dim, tpui_hlo_t like) {
-  int64_t count = like.sizes[dim];
-  int64_t* values = tpui_arena(p->b, (size_t)(count > 0 ? count : 1) * sizeof(int64_t));
-  if (values == NULL) return like;
-  for (int64_t j = 0; j < count; ++j) {
-    int64_t start = j * p->stride[i] - p->padding[i];
-    while (start < 0) start += p->dilation[i];
-    values[j] = start;
-  }
-  tpui_hlo_t line = tpui_constant_ints(p->b, TPU_I32, (int)count, values);
-  return tpui_spread(p->b, line, dim, like.rank, like.sizes);
-}
-
 /* Maximum along one dimension with the flat index (within the pooled dimensions) where it was found.
- * `index` is the flat index found so far, or not given (NULL) for the first dimension. */
+ * `index` holds the flat index of every place of `value`; -1 stands for places outside. */
 static void max_along(const pool_t* p, int i, int64_t out_size, tpui_hlo_t* value,
                       tpui_hlo_t* index) {
   tpui_builder_t* b = p->b;

@@ -1,8 +1,9 @@
 /* Attributes: the structural arguments of an operation (dims, flags, dtypes, sizes), interned.
  *
- * An attribute set is an ordered list of tagged values in schema order. It is part of an operation's
- * identity: two records are the same only if their sets have the same id. Numbers that may vary
- * between calls (Python scalars, learning rates, seeds) are NOT attributes: they are scalar operands.
+ * An attribute set is an ordered list of tagged values in schema order. It is part of an
+ * operation's identity: two records are the same only if their sets have the same id. Numbers that
+ * may vary between calls (Python scalars, learning rates, seeds) are NOT attributes: they are
+ * scalar operands.
  */
 #ifndef TPU_OPS_ATTRS_H_
 #define TPU_OPS_ATTRS_H_

@@ -4,10 +4,10 @@
 
 /* How the factors are found.
  *
- * Let N be the base's element count. Only flat positions matter, so the base's own dimensions do not
- * constrain anything. View dimensions of size 1 and of stride 0 are broadcast; the others are sorted
- * by stride and neighbours that continue each other (stride == inner size * inner stride) are merged
- * into one run, because the last reshape can split it again.
+ * Let N be the base's element count. Only flat positions matter, so the base's own dimensions do
+ * not constrain anything. View dimensions of size 1 and of stride 0 are broadcast; the others are
+ * sorted by stride and neighbours that continue each other (stride == inner size * inner stride)
+ * are merged into one run, because the last reshape can split it again.
  *
  * A factorisation is a chain of cuts N = C[0], C[1], ... where each divides the one before, and the
  * run k (size n, stride s) lives between C[k] and C[k+1]. It works exactly when for every k
@@ -18,8 +18,8 @@
  * for C[k] too. So the largest cut, C[k+1] = gcd(s, C[k]), is always right and no search is needed:
  * if this choice fails, no chain exists. It also gives the smallest steps, s / C[k+1].
  *
- * Afterwards factors are cut at the base's own dimensions where this costs nothing: then slices act on
- * dimensions that the base has, and tiled device layouts need not be flattened to one dimension. */
+ * Afterwards factors are cut at the base's own dimensions where this costs nothing: then slices act
+ * on dimensions that the base has, and tiled device layouts need not be flattened to one. */
 
 typedef struct run_t {
   int64_t size;
@@ -211,7 +211,8 @@ static bool is_identity(const tpu_meta_t* base, const tpu_meta_t* view, int64_t 
   if (offset != 0 && base->numel != 0) return false;
   for (int i = 0; i < base->rank; ++i) {
     if (base->sizes[i] != view->sizes[i]) return false;
-    if (base->numel != 0 && base->sizes[i] > 1 && base->strides[i] != view->strides[i]) return false;
+    bool strides_matter = base->numel != 0 && base->sizes[i] > 1;
+    if (strides_matter && base->strides[i] != view->strides[i]) return false;
   }
   return true;
 }
@@ -255,4 +256,17 @@ bool tpu_view_plan_same_structure(const tpu_view_plan_t* a, const tpu_view_plan_
          same_values(a->factors, b->factors, a->factor_count) &&
          same_values(a->counts, b->counts, a->factor_count) &&
          same_values(a->steps, b->steps, a->factor_count);
+}
+
+bool tpu_view_plan_starts(const tpu_view_plan_t* plan, int64_t offset, int64_t* out_starts) {
+  memcpy(out_starts, plan->starts, (size_t)plan->factor_count * sizeof(*out_starts));
+  if (plan->kind != TPU_VIEW_CHAIN) return true;
+  bool fits = offset >= 0;
+  for (int k = plan->factor_count - 1; k >= 0 && fits; --k) {
+    if (plan->counts[k] == 0) return true;  // no elements: nothing depends on the offset
+    out_starts[k] = offset % plan->factors[k];
+    offset /= plan->factors[k];
+    fits = out_starts[k] + (plan->counts[k] - 1) * plan->steps[k] < plan->factors[k];
+  }
+  return fits && offset == 0;
 }

@@ -1,8 +1,9 @@
 /* The views algebra: how a strided view of a storage is read and written with array operations.
  *
- * Pure: no memory is touched, no text is written. A storage's content is a dense array ("base") with
- * sizes and strides that are a permutation of a gap-free layout starting at offset 0. A view has its
- * own sizes, strides and offset into the same flat element space. Decoding finds the shortest chain
+ * Pure: no memory is touched, no text is written. A storage's content is a dense array ("base")
+ * with sizes and strides that are a permutation of a gap-free layout starting at offset 0. A view
+ * has its own sizes, strides and offset into the same flat element space. Decoding finds the
+ * shortest chain
  *
  *   base --transpose--> flat order --reshape--> `factors` --slice--> --reshape--> `kept`
  *        --transpose--> --broadcast--> view
@@ -64,6 +65,14 @@ TPU_MUST_USE tpu_status_t tpu_view_plan(const tpu_meta_t* base, const tpu_meta_t
 /* True when a plan made for one offset has the same structure as one for another offset (equal in
  * all but `starts`), so that the starts may be program arguments. */
 bool tpu_view_plan_same_structure(const tpu_view_plan_t* a, const tpu_view_plan_t* b);
+
+/* Starts that make `plan` read the same view at another offset; `out_starts` holds factor_count
+ * entries. False when the plan's factors cannot express that offset (a row of 3 at offset 1 of rows
+ * of 3 crosses a row's end): such an offset needs a plan, and a program, of its own. Must be asked
+ * before a program whose starts are arguments runs for another offset. Always true for IDENTITY and
+ * GATHER, whose starts do not matter. The caller has checked that the view at `offset` lies inside
+ * the base. */
+bool tpu_view_plan_starts(const tpu_view_plan_t* plan, int64_t offset, int64_t* out_starts);
 
 #ifdef __cplusplus
 }  // extern "C"

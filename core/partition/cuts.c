@@ -71,7 +71,7 @@ static uint32_t run_length(const cutter_t* c, uint32_t i, uint32_t p) {
 }
 
 typedef struct repeat_t {
-  uint32_t unit;    // records in one program-sized repeat
+  uint32_t period;
   uint32_t length;  // records covered, from the position asked
 } repeat_t;
 
@@ -80,12 +80,9 @@ static repeat_t find_repeat(const cutter_t* c, uint32_t i) {
   repeat_t best = {0, 0};
   uint32_t j = c->next[i];
   for (int tries = 0; tries < MAX_CANDIDATES && j < c->count; ++tries, j = c->next[j]) {
-    uint32_t p = j - i, length = run_length(c, i, p);
-    if (length < p) continue;
-    uint32_t chunks = (c->options->min_records + p - 1) / p;
-    uint32_t unit = p * (chunks == 0 ? 1 : chunks), covered = p + length;
-    if (covered < 2 * unit) continue;
-    if (covered > best.length) best = (repeat_t){unit, covered};
+    uint32_t p = j - i, length = run_length(c, i, p), covered = p + length;
+    if (length < p || covered < 2 * c->options->min_records) continue;
+    if (covered > best.length) best = (repeat_t){p, covered};
   }
   return best;
 }
@@ -152,33 +149,57 @@ static void cut_by_size(cutter_t* c, uint32_t begin, uint32_t end) {
   }
 }
 
+typedef struct grid_t {
+  uint32_t unit, phase;  // cuts at begin + phase + k * unit
+} grid_t;
+
+/* Bytes that cross an average boundary of this grid, strictly inside the measured repeat. */
+static int64_t grid_cost(const cutter_t* c, uint32_t length, uint32_t unit, uint32_t phase) {
+  int64_t sum = 0, boundaries = 0;
+  for (uint32_t at = phase == 0 ? unit : phase; at < length; at += unit, ++boundaries) {
+    sum += c->crossing[at];
+  }
+  return boundaries == 0 ? INT64_MAX : sum / boundaries;
+}
+
+/* One period per program; periods that are too small to be worth a launch go several at a time, as
+ * many as cross least (whole parameters of an optimizer), the most among equals. */
+static grid_t choose_grid(const cutter_t* c, repeat_t repeat) {
+  uint32_t p = repeat.period, min = c->options->min_records, max = c->options->max_records;
+  uint32_t first = p >= min ? p : (min + p - 1) / p * p;
+  uint32_t last = p >= min ? p : max / p * p;
+  if (last > repeat.length / 2) last = repeat.length / 2 / p * p;
+  grid_t best = {first, 0};
+  int64_t best_cost = INT64_MAX;
+  for (uint32_t unit = first; unit <= last || unit == first; unit += p) {
+    int64_t unit_cost = INT64_MAX;
+    uint32_t unit_phase = 0;
+    for (uint32_t phase = 0; phase < unit; ++phase) {
+      int64_t cost = grid_cost(c, repeat.length, unit, phase);
+      if (cost < unit_cost) unit_cost = cost, unit_phase = phase;
+    }
+    if (unit_cost <= best_cost) best_cost = unit_cost, best = (grid_t){unit, unit_phase};
+  }
+  return best;
+}
+
 /* Cuts the repeats that start at `begin`, after what is left over in front of the first boundary.
  * `pending` is where uncut records begin. Returns where uncut records begin afterwards. */
 static uint32_t cut_repeat(cutter_t* c, uint32_t pending, uint32_t begin, repeat_t repeat) {
-  uint32_t unit = repeat.unit, end = begin + repeat.length;
-  // Look at the boundaries between two neighbouring units from the middle of the repeat.
-  uint32_t units = repeat.length / unit;
-  uint32_t middle = begin + (units / 2 - (units / 2 > 0 ? 1 : 0)) * unit;
-  measure_crossing(c, middle, middle + 2 * unit);
-  uint32_t phase = 0;
-  for (uint32_t i = 0; i < unit; ++i) {
-    // A boundary at phase i is seen whole only from one unit inside the measured range.
-    if (c->crossing[unit / 2 + i] < c->crossing[unit / 2 + phase]) phase = i;
-  }
-  phase = (unit / 2 + phase) % unit;
-  uint32_t first = begin + phase;
+  uint32_t end = begin + repeat.length;
+  measure_crossing(c, begin, end);
+  grid_t grid = choose_grid(c, repeat);
+  uint32_t first = begin + grid.phase, at = first;
   cut_by_size(c, pending, first);
-  uint32_t at = first;
-  uint32_t inner_count = 0, inner_from = c->cut_count;
-  for (; at + unit <= end; at += unit) {
+  uint32_t inner_from = c->cut_count, inner_count = 0;
+  for (; at + grid.unit <= end; at += grid.unit) {
     if (at == first) {
-      cut_by_size(c, at, at + unit);
+      cut_by_size(c, at, at + grid.unit);
       inner_count = c->cut_count - inner_from;
-    } else {
-      for (uint32_t k = 0; k < inner_count; ++k) {
-        add_cut(c, c->cuts[inner_from + k] - first + at);
-      }
+      continue;
     }
+    // The same places in every unit, so that all units become the same programs.
+    for (uint32_t k = 0; k < inner_count; ++k) add_cut(c, c->cuts[inner_from + k] - first + at);
   }
   return at;
 }
@@ -192,7 +213,7 @@ static void cut_all(cutter_t* c) {
       continue;
     }
     pending = cut_repeat(c, pending, i, repeat);
-    i = pending;
+    i = pending > i ? pending : i + 1;
   }
   cut_by_size(c, pending, c->count);
 }

@@ -1,7 +1,8 @@
 /* Values: immutable results of records, and the buffers they become.
  *
- * A value is RECORDED while its record waits in the window, READY once a buffer holds its content,
- * FAILED when its program could not be compiled or run. All fields belong to the engine lock.
+ * A value is RECORDED while its record waits in the window, LAUNCHED while its program is queued or
+ * runs, READY once a buffer holds its content, FAILED when its program could not be compiled or run.
+ * All fields belong to the engine lock.
  */
 #ifndef TPU_TRACE_VALUE_H_
 #define TPU_TRACE_VALUE_H_
@@ -10,21 +11,23 @@
 
 typedef enum tpu_value_state_t {
   TPU_VALUE_RECORDED,
+  TPU_VALUE_LAUNCHED,
   TPU_VALUE_READY,
   TPU_VALUE_FAILED,
 } tpu_value_state_t;
 
 typedef struct tpu_value_t {
-  int32_t refs;              // storages, the window's externals and undo entries
+  int32_t refs;              // storages, externals of the window and of jobs, undo entries
   int32_t undo_refs;         // of these, undo entries: they do not keep a buffer from donation
   tpu_value_state_t state;
   tpu_meta_id_t meta;        // dtype, sizes and the strides that lay it out in its storage
   uint32_t number;           // RECORDED: number in the window
   uint32_t external_window;  // window that lists it as external ...
   uint32_t external_number;  // ... under this number
-  struct tpu_value_t** slot; // RECORDED: the window's entry, cleared when the value dies
+  struct tpu_value_t** slot; // RECORDED, LAUNCHED: the window's or job's entry, cleared at death
   tpu_buffer_t* buffer;      // READY; owned
   tpu_status_t error;        // FAILED; owned
+  const void* flight;        // FAILED, while its job hands out results: that job
   struct tpu_value_t* next_free;
 } tpu_value_t;
 
@@ -40,9 +43,9 @@ TPU_MUST_USE tpu_status_t tpu_value_create(tpu_value_pool_t* pool, tpu_meta_id_t
                                            tpu_value_t** out_value);
 static inline void tpu_value_retain(tpu_value_t* value) { ++value->refs; }
 void tpu_value_release(tpu_value_pool_t* pool, tpu_value_t* value);  // NULL is fine
-/* RECORDED -> READY; takes the buffer. */
+/* -> READY; takes the buffer. */
 void tpu_value_fulfil(tpu_value_t* value, tpu_buffer_t* buffer);
-/* RECORDED -> FAILED; takes the error. */
+/* -> FAILED; takes the error. */
 void tpu_value_fail(tpu_value_t* value, tpu_status_t error);
 void tpu_value_pool_free(tpu_value_pool_t* pool);
 

@@ -43,8 +43,8 @@ static bool base_is_flat(const tpu_meta_t* base, const tpu_view_plan_t* plan) {
   return true;
 }
 
-// Steps 2 and 3: positions that the slice picks, in order. Returns their number, or -1 when the plan
-// breaks one of its rules.
+// Steps 2 and 3: positions that the slice picks, in order. Returns their number, or -1 when the
+// plan breaks one of its rules.
 static int64_t sliced_positions(const tpu_meta_t* base, const tpu_view_plan_t* plan,
                                 int64_t* positions) {
   int64_t strides[TPU_VIEW_MAX_FACTORS], index[TPU_VIEW_MAX_FACTORS] = {0};
@@ -82,7 +82,7 @@ static bool reaches_all_once(const tpu_meta_t* base, const tpu_meta_t* view, int
   return true;
 }
 
-// Steps 4: what the view's elements come from.
+// Step 4: what the view's elements come from.
 static bool chain_is_right(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset,
                            const tpu_view_plan_t* plan) {
   static int64_t positions[MAX_ELEMENTS];
@@ -271,21 +271,26 @@ static bool check_view(const view_t* base, const view_t* view, tpu_view_plan_t* 
   return out_plan->kind == TPU_VIEW_GATHER;
 }
 
-// `kinds[i]` is the highest step kind that stage i may use.
+// Stage i applies up to four steps of the kinds stages[i][0]..stages[i][1]. Returns the number of
+// gathers.
 static int run_chains(int chains, int stage_count, const step_t (*stages)[2], bool permuted) {
-  int gathers = 0;
+  int gathers = 0, substantial = 0;
   tpu_view_plan_t plan;
   for (int c = 0; c < chains; ++c) {
     view_t base = random_base(permuted), view = base;
     for (int s = 0; s < stage_count; ++s) {
-      for (int64_t n = pick(0, 4); n > 0; --n) apply(&view, (step_t)pick(stages[s][0], stages[s][1]));
+      for (int64_t n = pick(0, 4); n > 0; --n) {
+        apply(&view, (step_t)pick(stages[s][0], stages[s][1]));
+      }
     }
     bool gather = check_view(&base, &view, &plan);
     if (gather && gathers == 0) {
       printf("  first gather: base (%s), view (%s)\n", print_view(&base), print_view(&view));
     }
     gathers += gather;
+    substantial += meta_of(&view)->numel > 3 && view.rank > 1;
   }
+  TPU_EXPECT(substantial > chains / 3);
   return gathers;
 }
 
@@ -333,8 +338,8 @@ TPU_TEST(views_random_strides_are_right) {
   }
 }
 
-// All chains of cuts, for the claim that the greedy choice finds one whenever there is one. Dimensions
-// are not merged here: that merging never hurts is part of the claim.
+// All chains of cuts, for the claim that the greedy choice finds one whenever there is one.
+// Dimensions are not merged here: that merging never hurts is part of the claim.
 static bool any_chain(const tpu_meta_t* view, const int* dims, int count, int64_t cut,
                       int64_t offset) {
   if (count == 0) return true;
@@ -362,7 +367,9 @@ TPU_TEST(views_gather_only_without_a_chain) {
     for (int i = 0; i < meta->rank; ++i) {
       if (meta->sizes[i] < 2 || meta->strides[i] == 0) continue;
       int at = count++;
-      for (; at > 0 && meta->strides[dims[at - 1]] < meta->strides[i]; --at) dims[at] = dims[at - 1];
+      for (; at > 0 && meta->strides[dims[at - 1]] < meta->strides[i]; --at) {
+        dims[at] = dims[at - 1];
+      }
       dims[at] = i;
     }
     if (any_chain(meta, dims, count, meta_of(&base)->numel, view.offset)) {
@@ -466,4 +473,31 @@ TPU_TEST(views_same_structure_for_other_offsets) {
   }
   tpu_view_plan_t rows = plan_of(base, (view_t){2, {3, 8}, {8, 1}, 8});
   TPU_EXPECT(!tpu_view_plan_same_structure(&first, &rows));
+}
+
+// A plan moved to another offset reads the right elements or says that it cannot; an offset whose
+// own plan has the same structure always works.
+TPU_TEST(views_starts_for_other_offsets) {
+  int moved = 0, refused = 0;
+  for (int n = 0; n < 30000; ++n) {
+    view_t base = random_base(true), view = base;
+    for (int64_t steps = pick(1, 5); steps > 0; --steps) apply(&view, (step_t)pick(SWAP, MERGE));
+    const tpu_meta_t* base_meta = meta_of(&base);
+    const tpu_meta_t* meta = meta_of(&view);
+    tpu_view_plan_t plan, own;
+    TPU_REQUIRE_OK(tpu_view_plan(base_meta, meta, view.offset, &plan));
+    int64_t other = pick(0, base_meta->numel - meta->span);
+    TPU_REQUIRE_OK(tpu_view_plan(base_meta, meta, other, &own));
+    bool fits = tpu_view_plan_starts(&plan, other, plan.starts);
+    if (fits && !plan_is_right(base_meta, meta, other, &plan)) {
+      view.offset = other;
+      tpu_test_fail(__FILE__, __LINE__, "wrong starts for base (%s), view (%s)", print_view(&base),
+                    print_view(&view));
+    }
+    TPU_EXPECT(fits || !tpu_view_plan_same_structure(&plan, &own));
+    moved += fits;
+    refused += !fits;
+  }
+  TPU_EXPECT(moved > 10000);
+  TPU_EXPECT(refused > 1000);
 }

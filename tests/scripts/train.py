@@ -1,6 +1,6 @@
 """Child of test_cache and test_partition: trains a model and prints counters as one JSON line.
 
-  python tests/scripts/train.py gpt --steps 4 --layers 2
+python tests/scripts/train.py gpt --steps 4 --layers 2
 """
 
 import argparse
@@ -25,13 +25,22 @@ def main():
   parser.add_argument("--width", type=int)
   args = parser.parse_args()
   options = {k: v for k, v in (("layers", args.layers), ("width", args.width)) if v}
-  _, losses = models.train(args.model, "tpu", args.steps,
-                           lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-5), **options)
+  _, losses = models.train(
+    args.model, "tpu", args.steps, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-5), **options
+  )
   losses = [loss.item() for loss in losses]
   stats = dict(torch.tpu.compile_stats())
-  print(json.dumps({**stats, "losses": losses, "fallback": dict(torch.tpu.fallback_stats()),
-                    "engine": dict(torch.tpu.engine_stats()),
-                    "wall_seconds": time.perf_counter() - START}))
+  print(
+    json.dumps(
+      {
+        **stats,
+        "losses": losses,
+        "fallback": dict(torch.tpu.fallback_stats()),
+        "engine": dict(torch.tpu.engine_stats()),
+        "wall_seconds": time.perf_counter() - START,
+      }
+    )
+  )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,234 @@
+/* Scaled dot product attention, forward and backward, in plain matrix products.
+ *
+ * q [B.., H, L, E], k [B.., Hk, S, E], v [B.., Hk, S, Ev]; H is a multiple of Hk (grouped queries).
+ * Scores, softmax and sums are float32 for half types. Rows where everything is masked give 0 and a
+ * logsumexp of -inf. Inside, tensors are [G, R, L, X] with G = batch * Hk and R = H / Hk.
+ *
+ * SDPA_FORWARD operands: q, k, v, bias?, dropout_p, scale?, seed?, offset?
+ *   attributes: is_causal, has_dropout (seed and offset are given, dropout_p > 0)
+ *   results: output, logsumexp [B.., H, L], seed (int64), offset (int64; 0-d, zero without dropout)
+ * SDPA_BACKWARD operands: grad_out, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?, offset?
+ *   attributes: is_causal, has_dropout, output_mask (4 flags)
+ *   results: grad_q, grad_k, grad_v, grad_bias
+ * The dropout mask is drawn again in the backward pass from the same seed and offset (wide form, one
+ * counter per call).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "lower/gather.h"
+#include "lower/random.h"
+
+typedef struct attention_t {
+  const tpui_lowering_t* op;
+  tpui_builder_t* b;
+  tpu_dtype_t dtype;             // of scores and sums
+  int rank;                      // of q
+  int64_t groups, repeats;       // G, R
+  int64_t length, keys;          // L, S
+  int64_t width, value_width;    // E, Ev
+  tpui_hlo_t q, k, v;            // [G, R, L, E], [G, S, E], [G, S, Ev] in their own dtype
+  tpui_hlo_t scale;              // rank 0, `dtype`
+  int bias_at, dropout_at;       // operand positions; dropout_at: p, scale?, seed?, offset?
+} attention_t;
+
+static bool read_attention(const tpui_lowering_t* op, int q_at, int dropout_at, attention_t* a) {
+  tpui_builder_t* b = op->b;
+  *a = (attention_t){.op = op, .b = b, .bias_at = q_at + 3, .dropout_at = dropout_at};
+  tpui_hlo_t q = tpui_operand(op, q_at), k = tpui_operand(op, q_at + 1);
+  tpui_hlo_t v = tpui_operand(op, q_at + 2);
+  if (!tpui_ok(b)) return false;
+  if (q.rank < 3 || k.rank != q.rank || v.rank != q.rank) {
+    tpui_fail(b, TPU_INVALID_ARGUMENT, "query, key and value need the same number of dimensions");
+    return false;
+  }
+  int r = q.rank;
+  int64_t heads = q.sizes[r - 3], key_heads = k.sizes[r - 3];
+  if (key_heads == 0 || heads % key_heads != 0) {
+    tpui_fail(b, TPU_INVALID_ARGUMENT, "%lld query heads for %lld key heads", (long long)heads,
+              (long long)key_heads);
+    return false;
+  }
+  a->dtype = tpui_math_dtype(q.dtype);
+  a->rank = r;
+  a->groups = tpui_count(k, 0, r - 2);
+  a->repeats = heads / key_heads;
+  a->length = q.sizes[r - 2];
+  a->keys = k.sizes[r - 2];
+  a->width = q.sizes[r - 1];
+  a->value_width = v.sizes[r - 1];
+  a->q = tpui_reshape(b, q, 4, (const int64_t[]){a->groups, a->repeats, a->length, a->width});
+  a->k = tpui_reshape(b, k, 3, (const int64_t[]){a->groups, a->keys, a->width});
+  a->v = tpui_reshape(b, v, 3, (const int64_t[]){a->groups, a->keys, a->value_width});
+  if (tpui_has_operand(op, dropout_at + 1)) {
+    a->scale = tpui_operand_as(op, dropout_at + 1, a->dtype);
+  } else {
+    double scale = a->width > 0 ? 1 / sqrt((double)a->width) : 1;
+    a->scale = tpui_constant(b, a->dtype, scale);
+  }
+  return tpui_ok(b);
+}
+
+/* [G, R, L, X] x [G, S, X] over X -> [G, R, L, S] */
+static tpui_hlo_t rows_by_rows(const attention_t* a, tpui_hlo_t x, tpui_hlo_t y) {
+  const int batch = 0, x_contract = 3, y_contract = 2;
+  return tpui_dot_general(a->b, x, y, 1, &batch, &batch, 1, &x_contract, &y_contract, a->dtype);
+}
+
+/* [G, R, L, S] x [G, S, X] over S -> [G, R, L, X] */
+static tpui_hlo_t rows_by_columns(const attention_t* a, tpui_hlo_t x, tpui_hlo_t y) {
+  const int batch = 0, x_contract = 3, y_contract = 1;
+  return tpui_dot_general(a->b, x, y, 1, &batch, &batch, 1, &x_contract, &y_contract, a->dtype);
+}
+
+/* [G, R, L, S] x [G, R, L, X] over R and L -> [G, S, X] */
+static tpui_hlo_t columns_by_columns(const attention_t* a, tpui_hlo_t x, tpui_hlo_t y) {
+  const int batch = 0, contract[] = {1, 2};
+  return tpui_dot_general(a->b, x, y, 1, &batch, &batch, 2, contract, contract, a->dtype);
+}
+
+static tpui_hlo_t reduce_keys(const attention_t* a, const char* kind, tpui_hlo_t x) {
+  const int dim = 3;
+  return tpui_reduce_keep(a->b, kind, x, 1, &dim);
+}
+
+static tpui_hlo_t multiply(const attention_t* a, tpui_hlo_t x, tpui_hlo_t y) {
+  return tpui_binary(a->b, "multiply", x, y);
+}
+
+/* Scaled scores with bias and masks, [G, R, L, S]. */
+static tpui_hlo_t make_scores(const attention_t* a) {
+  tpui_builder_t* b = a->b;
+  tpui_hlo_t scores = multiply(a, rows_by_rows(a, a->q, a->k), a->scale);
+  tpui_hlo_t lowest = tpui_constant(b, a->dtype, -INFINITY);
+  if (tpui_has_operand(a->op, a->bias_at)) {
+    // The bias broadcasts to [B.., H, L, S], which regroups to [G, R, L, S].
+    tpui_hlo_t bias = tpui_operand(a->op, a->bias_at);
+    const tpu_meta_t* q = tpui_operand_meta(a->op, a->bias_at - 3);
+    int64_t full[TPU_MAX_RANK];
+    for (int i = 0; i < a->rank; ++i) full[i] = q->sizes[i];
+    full[a->rank - 1] = a->keys;
+    bias = tpui_broadcast_to(b, bias, a->rank, full);
+    bias = tpui_reshape(b, bias, 4, scores.sizes);
+    if (bias.dtype == TPU_BOOL) {
+      scores = tpui_select(b, bias, scores, lowest);
+    } else {
+      scores = tpui_binary(b, "add", scores, tpui_convert(b, bias, a->dtype));
+    }
+  }
+  if (tpu_attr_int(a->op->record->attrs, 0, 0) != 0) {
+    const int64_t square[] = {a->length, a->keys};
+    tpui_hlo_t seen = tpui_compare(b, "GE", tpui_iota(b, TPU_I32, 2, square, 0),
+                                   tpui_iota(b, TPU_I32, 2, square, 1));
+    scores = tpui_select(b, tpui_broadcast_to(b, seen, 4, scores.sizes), scores, lowest);
+  }
+  return scores;
+}
+
+/* 1/(1-p) where kept, 0 where dropped; [G, R, L, S]. */
+static tpui_hlo_t dropout_factor(const attention_t* a) {
+  tpui_builder_t* b = a->b;
+  const int64_t sizes[] = {a->groups, a->repeats, a->length, a->keys};
+  tpui_random_t r = tpui_random_read(a->op, a->dropout_at + 2, true);
+  tpui_hlo_t p = tpui_operand_as(a->op, a->dropout_at, TPU_F32);
+  tpui_hlo_t keep = tpui_random_keep(&r, p, 4, sizes);
+  tpui_hlo_t one = tpui_constant(b, a->dtype, 1);
+  tpui_hlo_t left = tpui_binary(b, "subtract", one, tpui_convert(b, p, a->dtype));
+  tpui_hlo_t factor = tpui_binary(b, "divide", one, left);
+  return tpui_select(b, keep, factor, tpui_constant(b, a->dtype, 0));
+}
+
+static bool has_dropout(const attention_t* a) {
+  return tpu_attr_int(a->op->record->attrs, 1, 0) != 0;
+}
+
+static void set_grouped(const attention_t* a, int result, tpui_hlo_t x) {
+  if (tpui_result_needed(a->op, result)) tpui_set_result_reshaped(a->op, result, x);
+}
+
+void tpui_lower_sdpa_forward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  attention_t a;
+  if (!read_attention(op, 0, 4, &a)) return;
+  for (int i = 0; i < 2; ++i) {
+    if (op->record->result_count <= 2 + i) break;
+    tpui_hlo_t number = has_dropout(&a) ? tpui_operand_as(op, 6 + i, TPU_I64)
+                                        : tpui_constant_int(b, TPU_I64, 0);
+    tpui_set_result(op, 2 + i, number);
+  }
+  const tpu_meta_t* out = tpui_result_meta(op, 0);
+  if (out->numel == 0 || a.keys == 0) {
+    tpui_set_result(op, 0, tpui_constant(b, a.dtype, 0));
+    tpui_set_result(op, 1, tpui_constant(b, a.dtype, -INFINITY));
+    return;
+  }
+  tpui_hlo_t scores = make_scores(&a), zero = tpui_constant(b, a.dtype, 0);
+  tpui_hlo_t top = reduce_keys(&a, "maximum", scores);
+  tpui_hlo_t shift = tpui_select(
+      b, tpui_compare(b, "EQ", top, tpui_constant(b, a.dtype, -INFINITY)), zero, top);
+  tpui_hlo_t exponent = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, shift));
+  tpui_hlo_t sum = reduce_keys(&a, "add", exponent);
+  // Dividing after the product touches [L, Ev] numbers instead of [L, S].
+  tpui_hlo_t weights = has_dropout(&a) ? multiply(&a, exponent, dropout_factor(&a)) : exponent;
+  tpui_hlo_t result = rows_by_columns(&a, tpui_convert(b, weights, a.v.dtype), a.v);
+  tpui_hlo_t divisor = tpui_select(b, tpui_compare(b, "EQ", sum, zero),
+                                   tpui_constant(b, a.dtype, 1), sum);
+  set_grouped(&a, 0, tpui_binary(b, "divide", result, divisor));
+  set_grouped(&a, 1, tpui_binary(b, "add", shift, tpui_unary(b, "log", sum)));
+}
+
+/* grad_bias: the gradient of the scores summed over what the bias was broadcast along. */
+static void set_bias_grad(const attention_t* a, tpui_hlo_t grad_scores) {
+  tpui_builder_t* b = a->b;
+  const tpu_meta_t* bias = tpui_operand_meta(a->op, a->bias_at);
+  const tpu_meta_t* q = tpui_operand_meta(a->op, a->bias_at - 3);
+  if (bias == NULL || !tpui_result_needed(a->op, 3)) return;
+  int64_t full[TPU_MAX_RANK];
+  int dims[TPU_MAX_RANK], count = 0, missing = a->rank - bias->rank;
+  for (int i = 0; i < a->rank; ++i) {
+    full[i] = i == a->rank - 1 ? a->keys : q->sizes[i];
+    if (i < missing || (bias->sizes[i - missing] == 1 && full[i] != 1)) dims[count++] = i;
+  }
+  tpui_hlo_t grad = tpui_reshape(b, grad_scores, a->rank, full);
+  if (count > 0) grad = tpui_reduce(b, "add", grad, count, dims);
+  tpui_set_result_reshaped(a->op, 3, grad);
+}
+
+void tpui_lower_sdpa_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  attention_t a;
+  if (!read_attention(op, 1, 7, &a)) return;
+  tpui_hlo_t grad = tpui_operand(op, 0);
+  if (tpui_count(grad, 0, grad.rank) == 0 || a.keys == 0) {
+    for (int i = 0; i < op->record->result_count; ++i) {
+      if (tpui_result_needed(op, i)) tpui_set_result(op, i, tpui_constant(b, a.dtype, 0));
+    }
+    return;
+  }
+  const int64_t rows[] = {a.groups, a.repeats, a.length, a.value_width};
+  const int64_t one_per_row[] = {a.groups, a.repeats, a.length, 1};
+  grad = tpui_reshape(b, grad, 4, rows);
+  tpui_hlo_t out = tpui_reshape(b, tpui_operand_as(op, 5, a.dtype), 4, rows);
+  tpui_hlo_t log_sum = tpui_reshape(b, tpui_operand_as(op, 6, a.dtype), 4, one_per_row);
+  // A row that is masked everywhere has log_sum -inf: its weights are exp(-inf - 0) = 0.
+  tpui_hlo_t empty = tpui_compare(b, "EQ", log_sum, tpui_constant(b, a.dtype, -INFINITY));
+  log_sum = tpui_select(b, empty, tpui_constant(b, a.dtype, 0), log_sum);
+  tpui_hlo_t scores = make_scores(&a);
+  tpui_hlo_t weights = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, log_sum));
+  tpui_hlo_t grad_weights = rows_by_rows(&a, grad, a.v), dropped = weights;
+  if (has_dropout(&a)) {
+    tpui_hlo_t factor = dropout_factor(&a);
+    dropped = multiply(&a, weights, factor);
+    grad_weights = multiply(&a, grad_weights, factor);
+  }
+  set_grouped(&a, 2, columns_by_columns(&a, tpui_convert(b, dropped, grad.dtype), grad));
+  // Softmax: dS = P * (dP - sum(dP * P)), and sum(dP * P) = sum(grad_out * out) per row.
+  tpui_hlo_t row_sum = reduce_keys(&a, "add", multiply(&a, tpui_convert(b, grad, a.dtype), out));
+  tpui_hlo_t grad_scores = multiply(&a, weights,
+                                    tpui_binary(b, "subtract", grad_weights, row_sum));
+  set_bias_grad(&a, grad_scores);
+  grad_scores = multiply(&a, grad_scores, a.scale);
+  tpui_hlo_t half = tpui_convert(b, grad_scores, a.q.dtype);
+  set_grouped(&a, 0, rows_by_columns(&a, half, a.k));
+  set_grouped(&a, 1, columns_by_columns(&a, half, a.q));
+}

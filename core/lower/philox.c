@@ -1,0 +1,184 @@
+/* Philox 4x32-10 and the distributions that everything else is made of. random.h states the contract.
+ */
+#include "lower/gather.h"
+#include "lower/random.h"
+
+#define ROUNDS 10
+
+tpui_random_t tpui_random_read(const tpui_lowering_t* op, int k, bool wide) {
+  tpui_hlo_t numbers[2];
+  for (int i = 0; i < 2; ++i) {
+    tpui_hlo_t number = tpui_operand_as(op, k + i, TPU_I64);
+    if (number.rank > 0) number = tpui_reshape(op->b, number, 0, NULL);
+    numbers[i] = tpui_bitcast(op->b, number, TPU_U64);
+  }
+  return (tpui_random_t){op->b, numbers[0], numbers[1], wide};
+}
+
+/* --- the generator --- */
+
+static tpui_hlo_t low32(tpui_builder_t* b, tpui_hlo_t x) {
+  tpui_hlo_t mask = tpui_constant_int(b, TPU_U64, 0xffffffffll);
+  return tpui_convert(b, tpui_binary(b, "and", x, mask), TPU_U32);
+}
+
+static tpui_hlo_t high32(tpui_builder_t* b, tpui_hlo_t x) {
+  tpui_hlo_t shift = tpui_constant_int(b, TPU_U64, 32);
+  return tpui_convert(b, tpui_binary(b, "shift_right_logical", x, shift), TPU_U32);
+}
+
+/* High and low half of constant * x. */
+static void multiply_wide(tpui_builder_t* b, int64_t constant, tpui_hlo_t x, tpui_hlo_t* high,
+                          tpui_hlo_t* low) {
+  tpui_hlo_t product = tpui_binary(b, "multiply", tpui_convert(b, x, TPU_U64),
+                                   tpui_constant_int(b, TPU_U64, constant));
+  *high = high32(b, product);
+  *low = tpui_binary(b, "multiply", x, tpui_constant_int(b, TPU_U32, constant));
+}
+
+static void philox(tpui_builder_t* b, tpui_hlo_t seed, tpui_hlo_t c[4]) {
+  tpui_hlo_t key0 = low32(b, seed), key1 = high32(b, seed);
+  const tpui_hlo_t bump0 = tpui_constant_int(b, TPU_U32, 0x9e3779b9ll);
+  const tpui_hlo_t bump1 = tpui_constant_int(b, TPU_U32, 0xbb67ae85ll);
+  for (int round = 0; round < ROUNDS; ++round) {
+    tpui_hlo_t high0, low0, high1, low1;
+    multiply_wide(b, 0xd2511f53ll, c[0], &high0, &low0);
+    multiply_wide(b, 0xcd9e8d57ll, c[2], &high1, &low1);
+    c[0] = tpui_binary(b, "xor", tpui_binary(b, "xor", high1, c[1]), key0);
+    c[1] = low1;
+    c[2] = tpui_binary(b, "xor", tpui_binary(b, "xor", high0, c[3]), key1);
+    c[3] = low0;
+    key0 = tpui_binary(b, "add", key0, bump0);
+    key1 = tpui_binary(b, "add", key1, bump1);
+  }
+}
+
+/* Four words for each of `count` counters, UINT32 [count] each. */
+static void draw(const tpui_random_t* r, int stream, int64_t count, tpui_hlo_t words[4]) {
+  tpui_builder_t* b = r->b;
+  tpui_hlo_t number = tpui_iota(b, TPU_U64, 1, &count, 0);
+  if (r->wide) {
+    words[0] = tpui_broadcast_to(b, low32(b, r->offset), 1, &count);
+    words[1] = tpui_broadcast_to(b, high32(b, r->offset), 1, &count);
+    words[2] = low32(b, number);
+    words[3] = tpui_binary(b, "add", high32(b, number),
+                           tpui_constant_int(b, TPU_U32, 0x80000000ll + ((int64_t)stream << 24)));
+  } else {
+    tpui_hlo_t counter = tpui_binary(b, "add", number, r->offset);
+    words[0] = low32(b, counter);
+    words[1] = high32(b, counter);
+    words[2] = tpui_full(b, TPU_U32, stream, 1, &count);
+    words[3] = tpui_full(b, TPU_U32, 0, 1, &count);
+  }
+  philox(b, r->seed, words);
+}
+
+/* parts[w][c] becomes element 4c + w; cut and shaped to `sizes`. */
+static tpui_hlo_t interleave(tpui_builder_t* b, const tpui_hlo_t parts[4], int64_t numel, int rank,
+                             const int64_t* sizes) {
+  if (!tpui_ok(b)) return parts[0];
+  tpui_hlo_t columns[4];
+  const int64_t column[] = {parts[0].sizes[0], 1};
+  for (int w = 0; w < 4; ++w) columns[w] = tpui_reshape(b, parts[w], 2, column);
+  tpui_hlo_t flat = tpui_flatten(b, tpui_concatenate(b, 4, columns, 1));
+  if (flat.sizes[0] != numel) flat = tpui_slice_dim(b, flat, 0, 0, numel);
+  return tpui_reshape(b, flat, rank, sizes);
+}
+
+static int64_t count_of(int rank, const int64_t* sizes) {
+  int64_t count = 1;
+  for (int i = 0; i < rank; ++i) count *= sizes[i];
+  return count;
+}
+
+/* --- bits --- */
+
+tpui_hlo_t tpui_random_bits(const tpui_random_t* r, int stream, int rank, const int64_t* sizes) {
+  int64_t numel = count_of(rank, sizes);
+  if (numel == 0) return tpui_full(r->b, TPU_U32, 0, rank, sizes);
+  tpui_hlo_t words[4];
+  draw(r, stream, (numel + 3) / 4, words);
+  return interleave(r->b, words, numel, rank, sizes);
+}
+
+tpui_hlo_t tpui_random_bits64(const tpui_random_t* r, int rank, const int64_t* sizes) {
+  tpui_builder_t* b = r->b;
+  tpui_hlo_t high = tpui_convert(b, tpui_random_bits(r, 0, rank, sizes), TPU_U64);
+  tpui_hlo_t low = tpui_convert(b, tpui_random_bits(r, 1, rank, sizes), TPU_U64);
+  high = tpui_binary(b, "shift_left", high, tpui_constant_int(b, TPU_U64, 32));
+  return tpui_binary(b, "or", high, low);
+}
+
+/* --- uniform --- */
+
+/* (w >> shift) as a float; below 2^31, so the fast signed conversion is exact. */
+static tpui_hlo_t top_bits(tpui_builder_t* b, tpui_hlo_t word, int shift, tpu_dtype_t dtype) {
+  word = tpui_binary(b, "shift_right_logical", word, tpui_constant_int(b, TPU_U32, shift));
+  return tpui_convert(b, tpui_convert(b, word, TPU_I32), dtype);
+}
+
+/* In [0, 1), or in (0, 1) when `open`. `low` is the second word of F64 draws. */
+static tpui_hlo_t to_unit(tpui_builder_t* b, tpui_hlo_t word, tpui_hlo_t low, tpu_dtype_t dtype,
+                          bool open) {
+  if (dtype == TPU_F64) {
+    tpui_hlo_t high = top_bits(b, word, open ? 6 : 5, TPU_F64);
+    tpui_hlo_t x = tpui_binary_constant(b, "multiply", high, 67108864.0);  // 2^26
+    x = tpui_binary(b, "add", x, top_bits(b, low, 6, TPU_F64));
+    if (open) x = tpui_binary_constant(b, "add", x, 0.5);
+    return tpui_binary_constant(b, "multiply", x, open ? 0x1p-52 : 0x1p-53);
+  }
+  if (open) {
+    tpui_hlo_t x = tpui_binary_constant(b, "add", top_bits(b, word, 9, TPU_F32), 0.5);
+    return tpui_binary_constant(b, "multiply", x, 0x1p-23);
+  }
+  int bits = dtype == TPU_F16 ? 11 : dtype == TPU_BF16 ? 8 : 24;
+  double scale = bits == 11 ? 0x1p-11 : bits == 8 ? 0x1p-8 : 0x1p-24;
+  return tpui_binary_constant(b, "multiply", top_bits(b, word, 32 - bits, TPU_F32), scale);
+}
+
+static tpui_hlo_t unit(const tpui_random_t* r, tpu_dtype_t dtype, bool open, int rank,
+                       const int64_t* sizes) {
+  tpui_hlo_t word = tpui_random_bits(r, 0, rank, sizes), low = word;
+  if (dtype == TPU_F64) low = tpui_random_bits(r, 1, rank, sizes);
+  return to_unit(r->b, word, low, dtype, open);
+}
+
+tpui_hlo_t tpui_random_unit(const tpui_random_t* r, tpu_dtype_t dtype, int rank,
+                            const int64_t* sizes) {
+  return unit(r, dtype, false, rank, sizes);
+}
+
+tpui_hlo_t tpui_random_open(const tpui_random_t* r, tpu_dtype_t dtype, int rank,
+                            const int64_t* sizes) {
+  return unit(r, dtype, true, rank, sizes);
+}
+
+tpui_hlo_t tpui_random_keep(const tpui_random_t* r, tpui_hlo_t p, int rank, const int64_t* sizes) {
+  tpui_hlo_t draw_unit = unit(r, TPU_F32, false, rank, sizes);
+  tpui_hlo_t keep = tpui_binary(r->b, "subtract", tpui_constant(r->b, TPU_F32, 1), p);
+  return tpui_compare(r->b, "LT", draw_unit, keep);
+}
+
+/* --- normal --- */
+
+tpui_hlo_t tpui_random_normal(const tpui_random_t* r, tpu_dtype_t dtype, int rank,
+                              const int64_t* sizes) {
+  tpui_builder_t* b = r->b;
+  dtype = dtype == TPU_F64 ? TPU_F64 : TPU_F32;
+  int64_t numel = count_of(rank, sizes);
+  if (numel == 0) return tpui_full(b, dtype, 0, rank, sizes);
+  tpui_hlo_t words[4], low[4], parts[4];
+  draw(r, 0, (numel + 3) / 4, words);
+  for (int w = 0; w < 4; ++w) low[w] = words[w];
+  if (dtype == TPU_F64) draw(r, 1, (numel + 3) / 4, low);
+  for (int w = 0; w < 4; w += 2) {
+    tpui_hlo_t u = to_unit(b, words[w], low[w], dtype, true);
+    tpui_hlo_t turn = to_unit(b, words[w + 1], low[w + 1], dtype, false);
+    tpui_hlo_t radius = tpui_binary_constant(b, "multiply", tpui_unary(b, "log", u), -2);
+    radius = tpui_unary(b, "sqrt", radius);
+    tpui_hlo_t angle = tpui_binary_constant(b, "multiply", turn, 6.283185307179586);
+    parts[w] = tpui_binary(b, "multiply", radius, tpui_unary(b, "cosine", angle));
+    parts[w + 1] = tpui_binary(b, "multiply", radius, tpui_unary(b, "sine", angle));
+  }
+  return interleave(b, parts, numel, rank, sizes);
+}

@@ -1,0 +1,213 @@
+/* Elementwise operations of one operand. */
+#include <math.h>
+#include <string.h>
+
+#include "lower/op_lowering.h"
+#include "lower/pointwise.h"
+
+/* Any one-operand operation; argument: a StableHLO name, or "chlo." and a CHLO name. Integers that the
+ * operation leaves as they are (floor, abs of unsigned) pass through. */
+void tpui_lower_unary(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  bool is_chlo = strncmp(op->argument, "chlo.", 5) == 0;
+  tpui_set_pointwise(op, 0, is_chlo ? tpui_chlo(b, op->argument + 5, x)
+                                    : tpui_unary(b, op->argument, x));
+}
+
+/* The same for operations that do nothing to integers. */
+void tpui_lower_rounding(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  if (!tpu_dtype_is_integral(x.dtype)) {
+    x = op->argument[0] == '\0' ? tpui_trunc(op->b, x) : tpui_unary(op->b, op->argument, x);
+  }
+  tpui_set_pointwise(op, 0, x);
+}
+
+void tpui_lower_abs(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_dtype_kind(x.dtype) >= TPU_KIND_SIGNED) x = tpui_unary(op->b, "abs", x);
+  tpui_set_pointwise(op, 0, x);
+}
+
+/* Signs of numbers; NaN has sign 0 as in PyTorch, and a complex number's sign is x / |x|. */
+void tpui_lower_sign(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_dtype_kind(x.dtype) == TPU_KIND_COMPLEX) {
+    x = tpui_unary(b, "sign", x);
+  } else if (x.dtype != TPU_BOOL) {
+    tpui_hlo_t zero = tpui_like(b, x, 0.0);
+    tpui_hlo_t up = tpui_convert(b, tpui_compare(b, "GT", x, zero), x.dtype);
+    tpui_hlo_t down = tpui_convert(b, tpui_compare(b, "LT", x, zero), x.dtype);
+    x = tpui_binary(b, "subtract", up, down);
+  }
+  tpui_set_pointwise(op, 0, x);
+}
+
+void tpui_lower_exp2(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  tpui_set_pointwise(op, 0, tpui_binary(op->b, "power", tpui_like(op->b, x, 2.0), x));
+}
+
+/* log2, log10; argument: the base. */
+void tpui_lower_log_base(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_unary(op->b, "log", tpui_math_operand(op, 0));
+  double base = op->argument[0] == '2' ? 2.0 : 10.0;
+  tpui_hlo_t scale = tpui_convert(op->b, tpui_like(op->b, x, log(base)), x.dtype);
+  tpui_set_pointwise(op, 0, tpui_binary(op->b, "divide", x, scale));
+}
+
+void tpui_lower_reciprocal(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  tpui_hlo_t one = tpui_convert(op->b, tpui_constant(op->b, TPU_F64, 1.0), x.dtype);
+  tpui_set_pointwise(op, 0, tpui_binary(op->b, "divide", one, x));
+}
+
+/* round.decimals: operand 0; attribute 0: decimals. */
+void tpui_lower_round_decimals(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  int64_t decimals = tpu_attr_int(op->record->attrs, 0, 0);
+  if (!tpu_dtype_is_integral(x.dtype)) {
+    double scale = pow(10.0, (double)(decimals < 0 ? -decimals : decimals));
+    const char* in = decimals < 0 ? "divide" : "multiply";
+    const char* out = decimals < 0 ? "multiply" : "divide";
+    x = tpui_unary(b, "round_nearest_even", tpui_binary_constant(b, in, x, scale));
+    x = tpui_binary_constant(b, out, x, scale);
+  }
+  tpui_set_pointwise(op, 0, x);
+}
+
+void tpui_lower_frac(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  tpui_set_pointwise(op, 0, tpui_binary(op->b, "subtract", x, tpui_trunc(op->b, x)));
+}
+
+/* --- questions about a number: results are BOOL --- */
+
+void tpui_lower_isnan(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_dtype_kind(x.dtype) == TPU_KIND_COMPLEX) {
+    x = tpui_compare(op->b, "NE", x, x);
+  } else {
+    x = tpui_is_nan(op->b, x);
+  }
+  tpui_set_pointwise(op, 0, x);
+}
+
+/* isinf (argument ""), isposinf ("+"), isneginf ("-") */
+void tpui_lower_isinf(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0), result;
+  if (tpu_dtype_is_integral(x.dtype)) {
+    result = tpui_full(b, TPU_BOOL, 0.0, x.rank, x.sizes);
+  } else {
+    x = tpui_convert(b, x, tpui_math_of(x.dtype));
+    if (op->argument[0] == '\0') x = tpui_unary(b, "abs", x);
+    result = tpui_compare_constant(b, "EQ", x, op->argument[0] == '-' ? -INFINITY : INFINITY);
+  }
+  tpui_set_pointwise(op, 0, result);
+}
+
+void tpui_lower_signbit(const tpui_lowering_t* op) {
+  tpui_set_pointwise(op, 0, tpui_signbit(op->b, tpui_operand(op, 0)));
+}
+
+void tpui_lower_logical_not(const tpui_lowering_t* op) {
+  tpui_set_pointwise(op, 0, tpui_unary(op->b, "not", tpui_operand_as(op, 0, TPU_BOOL)));
+}
+
+/* --- composed functions --- */
+
+static double largest_finite(tpu_dtype_t dtype) {
+  switch (dtype) {
+    case TPU_F64: return 1.7976931348623157e308;
+    case TPU_F16: return 65504.0;
+    case TPU_BF16: return 3.3895313892515355e38;
+    default: return 3.4028234663852886e38;
+  }
+}
+
+/* Operand k as x's dtype, or `fallback` when it was not given. */
+static tpui_hlo_t operand_or(const tpui_lowering_t* op, int k, tpui_hlo_t x, double fallback) {
+  if (!tpui_has_operand(op, k)) return tpui_like(op->b, x, fallback);
+  return tpui_operand_as(op, k, x.dtype);
+}
+
+/* nan_to_num(self, nan?, posinf?, neginf?) */
+void tpui_lower_nan_to_num(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_dtype_is_float(x.dtype)) {
+    double top = largest_finite(x.dtype);
+    tpui_hlo_t up = tpui_compare(b, "EQ", x, tpui_like(b, x, INFINITY));
+    tpui_hlo_t down = tpui_compare(b, "EQ", x, tpui_like(b, x, -INFINITY));
+    tpui_hlo_t nan = tpui_is_nan(b, x);
+    x = tpui_select(b, nan, operand_or(op, 1, x, 0.0), x);
+    x = tpui_select(b, up, operand_or(op, 2, x, top), x);
+    x = tpui_select(b, down, operand_or(op, 3, x, -top), x);
+  }
+  tpui_set_pointwise(op, 0, x);
+}
+
+void tpui_lower_sinc(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  tpui_hlo_t angle = tpui_binary_constant(b, "multiply", x, M_PI);
+  tpui_hlo_t ratio = tpui_binary(b, "divide", tpui_unary(b, "sine", angle), angle);
+  tpui_set_pointwise(op, 0, tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0),
+                                        tpui_like(b, x, 1.0), ratio));
+}
+
+/* -x log x; 0 at 0, -inf below. */
+void tpui_lower_entr(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  tpui_hlo_t inside =
+      tpui_unary(b, "negate", tpui_binary(b, "multiply", x, tpui_unary(b, "log", x)));
+  tpui_hlo_t edge = tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0), tpui_like(b, x, 0.0),
+                                tpui_like(b, x, -INFINITY));
+  tpui_hlo_t use_inside = tpui_binary(b, "or", tpui_compare_constant(b, "GT", x, 0.0),
+                                      tpui_is_nan(b, x));
+  tpui_set_pointwise(op, 0, tpui_select(b, use_inside, inside, edge));
+}
+
+/* polygamma(n, self): the order is attribute 0. */
+void tpui_lower_polygamma(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_math_operand(op, 0);
+  double order = (double)tpu_attr_int(op->record->attrs, 0, 0);
+  if (order == 0.0) {
+    tpui_set_pointwise(op, 0, tpui_chlo(b, "digamma", x));
+    return;
+  }
+  tpui_hlo_t operands[2] = {tpui_full(b, x.dtype, order, x.rank, x.sizes), x};
+  tpui_set_pointwise(
+      op, 0, tpui_raw(b, "chlo.polygamma", 2, operands, "", "", x.dtype, x.rank, x.sizes));
+}
+
+/* 0 for positive reals, pi for negative ones, NaN stays. */
+void tpui_lower_angle(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_dtype_kind(x.dtype) == TPU_KIND_COMPLEX) {
+    x = tpui_binary(b, "atan2", tpui_unary(b, "imag", x), tpui_unary(b, "real", x));
+  } else {
+    x = tpui_convert(b, x, tpui_math_of(tpui_result_meta(op, 0)->dtype));
+    tpui_hlo_t side = tpui_select(b, tpui_compare_constant(b, "LT", x, 0.0),
+                                  tpui_like(b, x, M_PI), tpui_like(b, x, 0.0));
+    x = tpui_select(b, tpui_is_nan(b, x), x, side);
+  }
+  tpui_set_pointwise(op, 0, x);
+}
+
+void tpui_lower_conj(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_dtype_kind(x.dtype) == TPU_KIND_COMPLEX) {
+    tpui_hlo_t imag = tpui_unary(b, "negate", tpui_unary(b, "imag", x));
+    x = tpui_binary(b, "complex", tpui_unary(b, "real", x), imag);
+  }
+  tpui_set_pointwise(op, 0, x);
+}

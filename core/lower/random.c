@@ -1,0 +1,235 @@
+/* Random ATen ops. Every one ends with two operands, seed and offset; its own arguments are counted
+ * from the end, because forms that overwrite self do not pass it. random.h states the number contract.
+ */
+#include <string.h>
+
+#include "lower/gather.h"
+#include "lower/random.h"
+#include "lower/sort.h"
+
+/* Operand number `back` before the seed: 1 is the last argument. */
+static int argument_at(const tpui_lowering_t* op, int back) {
+  return tpui_operand_count(op) - 2 - back;
+}
+
+static tpui_random_t read_random(const tpui_lowering_t* op) {
+  return tpui_random_read(op, tpui_operand_count(op) - 2, false);
+}
+
+/* --- distributions: result = f(draw, arguments) --- */
+
+/* normal_, log_normal_, normal(mean, std): mean and std, numbers or tensors. */
+void tpui_lower_normal(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpu_dtype_t dtype = tpui_math_dtype(meta->dtype);
+  tpui_random_t r = read_random(op);
+  if (tpu_dtype_kind(meta->dtype) == TPU_KIND_COMPLEX) {
+    tpui_fail(b, TPU_UNIMPLEMENTED, "complex normal numbers");
+    return;
+  }
+  tpui_hlo_t x = tpui_random_normal(&r, dtype, meta->rank, meta->sizes);
+  x = tpui_binary(b, "multiply", x, tpui_operand_as(op, argument_at(op, 1), dtype));
+  x = tpui_binary(b, "add", x, tpui_operand_as(op, argument_at(op, 2), dtype));
+  if (strcmp(op->argument, "log") == 0) x = tpui_unary(b, "exponential", x);
+  tpui_set_result(op, 0, x);
+}
+
+void tpui_lower_uniform(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpu_dtype_t dtype = tpui_math_dtype(meta->dtype);
+  tpui_random_t r = read_random(op);
+  tpui_hlo_t from = tpui_operand_as(op, argument_at(op, 2), dtype);
+  tpui_hlo_t to = tpui_operand_as(op, argument_at(op, 1), dtype);
+  tpui_hlo_t x = tpui_random_unit(&r, meta->dtype, meta->rank, meta->sizes);
+  x = tpui_binary(b, "multiply", x, tpui_binary(b, "subtract", to, from));
+  x = tpui_binary(b, "add", x, from);
+  // Rounding can reach `to`, which does not belong to the interval.
+  x = tpui_select(b, tpui_compare(b, "LT", x, to), x, from);
+  tpui_set_result(op, 0, x);
+}
+
+/* argument: "exponential" (lambda), "cauchy" (median, sigma), "geometric" (p). */
+void tpui_lower_transformed(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpu_dtype_t dtype = meta->dtype == TPU_F64 ? TPU_F64 : TPU_F32;
+  tpui_random_t r = read_random(op);
+  tpui_hlo_t u = tpui_random_open(&r, dtype, meta->rank, meta->sizes);
+  tpui_hlo_t last = tpui_operand_as(op, argument_at(op, 1), dtype);
+  if (strcmp(op->argument, "cauchy") == 0) {
+    u = tpui_binary_constant(b, "subtract", u, 0.5);
+    u = tpui_unary(b, "tan", tpui_binary_constant(b, "multiply", u, 3.141592653589793));
+    u = tpui_binary(b, "add", tpui_binary(b, "multiply", u, last),
+                    tpui_operand_as(op, argument_at(op, 2), dtype));
+  } else if (strcmp(op->argument, "exponential") == 0) {
+    u = tpui_binary(b, "divide", tpui_unary(b, "negate", tpui_unary(b, "log", u)), last);
+  } else {
+    tpui_hlo_t fail = tpui_unary(b, "log_plus_one", tpui_unary(b, "negate", last));
+    u = tpui_unary(b, "ceil", tpui_binary(b, "divide", tpui_unary(b, "log", u), fail));
+    u = tpui_binary_constant(b, "maximum", u, 1);  // p = 1: log(0) gives 0
+  }
+  tpui_set_result(op, 0, u);
+}
+
+/* p: a number or a tensor. */
+void tpui_lower_bernoulli(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpui_random_t r = read_random(op);
+  tpui_hlo_t p = tpui_operand(op, argument_at(op, 1));
+  tpu_dtype_t dtype = p.dtype == TPU_F64 && p.rank > 0 ? TPU_F64 : TPU_F32;
+  tpui_hlo_t u = tpui_random_unit(&r, dtype, meta->rank, meta->sizes);
+  p = tpui_broadcast_to(b, tpui_convert(b, p, dtype), meta->rank, meta->sizes);
+  tpui_set_result(op, 0, tpui_compare(b, "LT", u, p));
+}
+
+/* --- integers --- */
+
+/* Largest value of random_() and of an open upper bound: all of an integer's, or as many integers as a
+ * float can count exactly. */
+static int64_t greatest(tpu_dtype_t dtype) {
+  switch (dtype) {
+    case TPU_BOOL: return 1;
+    case TPU_F16: return 1 << 11;
+    case TPU_BF16: return 1 << 8;
+    case TPU_F32: return 1 << 24;
+    case TPU_F64: return (int64_t)1 << 53;
+    case TPU_U8: return UINT8_MAX;
+    case TPU_I8: return INT8_MAX;
+    case TPU_I16: return INT16_MAX;
+    case TPU_U16: return UINT16_MAX;
+    case TPU_I32: return INT32_MAX;
+    case TPU_U32: return UINT32_MAX;
+    default: return INT64_MAX;
+  }
+}
+
+/* argument: "full" (no attributes), "to" (to), "from" (from, to?). */
+void tpui_lower_random_integers(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpu_attrs_id_t attrs = op->record->attrs;
+  tpui_random_t r = read_random(op);
+  bool has_from = strcmp(op->argument, "from") == 0, full = strcmp(op->argument, "full") == 0;
+  int64_t from = has_from ? tpu_attr_int(attrs, 0, 0) : 0;
+  int to_at = has_from ? 1 : 0;
+  bool has_to = !full && tpu_attr_kind(attrs, to_at) == TPU_ATTR_INT;
+  // Number of values; 0 stands for 2^64.
+  uint64_t range = has_to ? (uint64_t)tpu_attr_int(attrs, to_at, 0) - (uint64_t)from
+                          : (uint64_t)greatest(meta->dtype) - (uint64_t)from + 1;
+  tpui_hlo_t x;
+  if (range != 0 && range <= (uint64_t)UINT32_MAX) {
+    x = tpui_random_bits(&r, 0, meta->rank, meta->sizes);
+    x = tpui_binary(b, "remainder", x, tpui_constant_int(b, TPU_U32, (int64_t)range));
+    x = tpui_convert(b, x, TPU_I64);
+  } else {
+    x = tpui_random_bits64(&r, meta->rank, meta->sizes);
+    if (range != 0) {
+      x = tpui_binary(b, "remainder", x,
+                      tpui_bitcast(b, tpui_constant_int(b, TPU_I64, (int64_t)range), TPU_U64));
+    }
+    x = tpui_bitcast(b, x, TPU_I64);
+  }
+  if (from != 0) x = tpui_binary(b, "add", x, tpui_constant_int(b, TPU_I64, from));
+  tpui_set_result(op, 0, x);
+}
+
+/* Attribute 0: n. Sorting numbers whose low bits are replaced by their position gives the position in
+ * random order with a one-operand sort. */
+void tpui_lower_randperm(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_random_t r = read_random(op);
+  int64_t n = tpu_attr_int(op->record->attrs, 0, 0), mask = 1;
+  while (mask < n) mask *= 2;
+  tpui_hlo_t key = tpui_bitcast(b, tpui_random_bits64(&r, 1, &n), TPU_I64);
+  key = tpui_binary(b, "and", key, tpui_constant_int(b, TPU_I64, ~(mask - 1)));
+  key = tpui_binary(b, "or", key, tpui_iota(b, TPU_I64, 1, &n, 0));
+  key = tpui_sort_integers(b, key, 0);
+  tpui_set_result(op, 0, tpui_binary(b, "and", key, tpui_constant_int(b, TPU_I64, mask - 1)));
+}
+
+/* --- dropout --- */
+
+/* Operands: input, p, seed, offset; attribute 0: train (none counts as true). */
+void tpui_lower_dropout(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  if (tpu_attr_int(op->record->attrs, 0, 1) == 0) {
+    tpui_set_result(op, 0, x);
+    tpui_set_result(op, 1, tpui_constant(b, TPU_BOOL, 1));
+    return;
+  }
+  tpui_random_t r = read_random(op);
+  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
+  tpui_hlo_t p = tpui_operand_as(op, 1, TPU_F32);
+  tpui_hlo_t keep = tpui_random_keep(&r, p, x.rank, x.sizes);
+  tpui_hlo_t one = tpui_constant(b, TPU_F64, 1), zero = tpui_constant(b, TPU_F64, 0);
+  tpui_hlo_t left = tpui_binary(b, "subtract", one, tpui_operand_as(op, 1, TPU_F64));
+  tpui_hlo_t scale = tpui_select(b, tpui_compare(b, "GT", left, zero),
+                                 tpui_binary(b, "divide", one, left), zero);
+  tpui_hlo_t scaled = tpui_binary(b, "multiply", tpui_convert(b, x, dtype),
+                                  tpui_convert(b, scale, dtype));
+  tpui_set_result(op, 0, tpui_select(b, keep, scaled, tpui_constant(b, dtype, 0)));
+  tpui_set_result(op, 1, keep);
+}
+
+/* Operands: grad, mask, scale. */
+void tpui_lower_dropout_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t grad = tpui_operand(op, 0);
+  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
+  grad = tpui_binary(b, "multiply", tpui_convert(b, grad, dtype), tpui_operand_as(op, 2, dtype));
+  tpui_hlo_t mask = tpui_operand_as(op, 1, dtype);
+  tpui_set_result(op, 0, tpui_binary(b, "multiply", grad, mask));
+}
+
+/* --- multinomial --- */
+
+/* With replacement: a draw u falls into the class where the running sum passes u * total. */
+static tpui_hlo_t draw_classes(const tpui_random_t* r, tpui_hlo_t weights, int64_t samples) {
+  tpui_builder_t* b = r->b;
+  int64_t classes = weights.sizes[1];
+  tpui_hlo_t running = tpui_scan(b, "add", weights, 1);
+  tpui_hlo_t total = tpui_slice_dim(b, running, 1, classes - 1, classes);
+  const int64_t sizes[] = {weights.sizes[0], samples};
+  tpui_hlo_t u = tpui_random_unit(r, weights.dtype, 2, sizes);
+  u = tpui_binary(b, "multiply", u, total);
+  // Not past the last class that has a weight, whatever rounding does to u * total.
+  tpui_hlo_t place = tpui_search_sorted(b, running, u, true);
+  tpui_hlo_t has_weight = tpui_compare_constant(b, "GT", weights, 0);
+  tpui_hlo_t last = tpui_select(b, has_weight, tpui_iota(b, TPU_I64, 2, weights.sizes, 1),
+                                tpui_constant_int(b, TPU_I64, 0));
+  const int dim = 1;
+  return tpui_binary(b, "minimum", place, tpui_reduce_keep(b, "maximum", last, 1, &dim));
+}
+
+/* Without: the classes with the largest weight / exponential draw, in that order. */
+static tpui_hlo_t draw_distinct(const tpui_random_t* r, tpui_hlo_t weights, int64_t samples) {
+  tpui_builder_t* b = r->b;
+  tpui_hlo_t u = tpui_random_open(r, weights.dtype, 2, weights.sizes);
+  tpui_hlo_t noise = tpui_unary(b, "negate", tpui_unary(b, "log", u));
+  tpui_hlo_t score = tpui_binary(b, "divide", weights, noise);
+  if (samples == 1) {
+    tpui_hlo_t value, index;
+    tpui_arg_reduce(b, "GT", score, 1, &value, &index);
+    return index;
+  }
+  return tpui_slice_dim(b, tpui_sort_order(b, score, 1, true), 1, 0, samples);
+}
+
+/* Operands: weights ([C] or [N, C], not normalised), seed, offset; attributes: samples, replacement. */
+void tpui_lower_multinomial(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t weights = tpui_operand(op, 0);
+  if (!tpui_ok(b) || weights.rank == 0) return;
+  int64_t samples = tpu_attr_int(op->record->attrs, 0, 1);
+  bool replacement = tpu_attr_int(op->record->attrs, 1, 0) != 0 && samples > 1;
+  tpui_random_t r = tpui_random_read(op, tpui_operand_count(op) - 2, true);
+  int64_t classes = weights.sizes[weights.rank - 1];
+  const int64_t sizes[] = {weights.rank > 1 ? weights.sizes[0] : 1, classes};
+  weights = tpui_reshape(b, tpui_convert(b, weights, tpui_math_dtype(weights.dtype)), 2, sizes);
+  tpui_set_result_reshaped(op, 0, replacement ? draw_classes(&r, weights, samples)
+                                              : draw_distinct(&r, weights, samples));
+}

@@ -1,0 +1,280 @@
+/* Reductions. Attributes are dim(s), keepdim, dtype in that order; the result's metadata already says
+ * which dimensions stay, so values are reshaped to it. */
+#include <math.h>
+#include <string.h>
+
+#include "lower/dims.h"
+#include "lower/op_lowering.h"
+#include "lower/pointwise.h"
+
+/* --- dimension arguments --- */
+
+tpui_dims_t tpui_dims_all(int rank) {
+  tpui_dims_t all = {.count = rank};
+  for (int i = 0; i < rank; ++i) all.dims[i] = i;
+  return all;
+}
+
+tpui_dims_t tpui_dims_attr(const tpui_lowering_t* op, int position, int rank) {
+  const int64_t* values = NULL;
+  int64_t single = 0;
+  int count = tpu_attr_ints(op->record->attrs, position, &values);
+  if (tpu_attr_kind(op->record->attrs, position) == TPU_ATTR_INT) {
+    single = tpu_attr_int(op->record->attrs, position, 0);
+    values = &single;
+    count = 1;
+  }
+  if (count == 0 || rank == 0) return tpui_dims_all(rank);
+  bool marked[TPU_MAX_RANK] = {false};
+  for (int i = 0; i < count; ++i) {
+    int64_t dim = values[i] < 0 ? values[i] + rank : values[i];
+    if (dim < 0 || dim >= rank) {
+      tpui_fail(op->b, TPU_OUT_OF_RANGE, "dimension %lld of a tensor with %d dimensions",
+                (long long)values[i], rank);
+      return (tpui_dims_t){0};
+    }
+    marked[dim] = true;
+  }
+  tpui_dims_t result = {0};
+  for (int i = 0; i < rank; ++i) {
+    if (marked[i]) result.dims[result.count++] = i;
+  }
+  return result;
+}
+
+int64_t tpui_dims_numel(const tpui_dims_t* dims, tpui_hlo_t x) {
+  int64_t count = 1;
+  for (int i = 0; i < dims->count; ++i) count *= x.sizes[dims->dims[i]];
+  return count;
+}
+
+int tpui_dim_attr(const tpui_lowering_t* op, int position, int rank) {
+  if (rank == 0) return -1;
+  int64_t dim = tpu_attr_int(op->record->attrs, position, 0);
+  if (dim < 0) dim += rank;
+  if (dim < 0 || dim >= rank) {
+    tpui_fail(op->b, TPU_OUT_OF_RANGE, "dimension %lld of a tensor with %d dimensions",
+              (long long)dim, rank);
+    return 0;
+  }
+  return (int)dim;
+}
+
+void tpui_set_reshaped(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
+  const tpu_meta_t* meta = tpui_result_meta(op, k);
+  if (meta == NULL || !tpui_ok(op->b)) return;
+  tpui_set_result(op, k, tpui_reshape(op->b, value, meta->rank, meta->sizes));
+}
+
+/* --- sums --- */
+
+/* The dtype in which a reduction to result 0 accumulates. */
+static tpu_dtype_t accumulator(const tpui_lowering_t* op) {
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  return tpui_math_of(meta != NULL ? meta->dtype : TPU_F32);
+}
+
+/* sum and nansum; argument "nan" ignores NaN. */
+void tpui_lower_sum(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  if (op->argument[0] != '\0' && tpu_dtype_is_float(x.dtype)) {
+    x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
+  }
+  x = tpui_convert(b, x, accumulator(op));
+  tpui_set_reshaped(op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count,
+                                       dims.dims));
+}
+
+void tpui_lower_mean(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  double count = (double)tpui_dims_numel(&dims, x);
+  tpui_hlo_t sum = tpui_reduce(b, "add", x, dims.count, dims.dims);
+  tpui_hlo_t divisor = tpui_convert(b, tpui_constant(b, TPU_F64, count), sum.dtype);
+  tpui_set_reshaped(op, 0, tpui_binary(b, "divide", sum, divisor));
+}
+
+/* prod (all dimensions; attribute 0 is a dtype) and, with argument "dim", prod.dim_int. */
+void tpui_lower_prod(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_dims_t dims = op->argument[0] != '\0' ? tpui_dims_attr(op, 0, x.rank)
+                                             : tpui_dims_all(x.rank);
+  tpui_set_reshaped(op, 0, tpui_reduce(op->b, x.dtype == TPU_BOOL ? "and" : "multiply", x,
+                                       dims.count, dims.dims));
+}
+
+/* any and all; argument: or, and. */
+void tpui_lower_any(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand_as(op, 0, TPU_BOOL);
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  tpui_set_reshaped(op, 0, tpui_reduce(op->b, op->argument, x, dims.count, dims.dims));
+}
+
+void tpui_lower_count_nonzero(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_convert(op->b, tpui_operand_as(op, 0, TPU_BOOL), TPU_I64);
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  tpui_set_reshaped(op, 0, tpui_reduce(op->b, "add", x, dims.count, dims.dims));
+}
+
+void tpui_lower_trace(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  if (!tpui_ok(b) || x.rank != 2) return;
+  tpui_hlo_t on_diagonal = tpui_compare(b, "EQ", tpui_iota(b, TPU_I32, 2, x.sizes, 0),
+                                        tpui_iota(b, TPU_I32, 2, x.sizes, 1));
+  tpui_hlo_t zero = tpui_convert(b, tpui_constant(b, TPU_F64, 0.0), x.dtype);
+  const int dims[2] = {0, 1};
+  tpui_set_result(op, 0, tpui_reduce(b, "add", tpui_select(b, on_diagonal, x, zero), 2, dims));
+}
+
+/* --- extremes --- */
+
+/* amax, amin, max(), min(); argument: maximum or minimum. */
+void tpui_lower_amax(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand(op, 0);
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  tpui_set_reshaped(op, 0, tpui_reduce(op->b, op->argument, x, dims.count, dims.dims));
+}
+
+/* aminmax(dim?, keepdim): results minimum, maximum. */
+void tpui_lower_aminmax(const tpui_lowering_t* op) {
+  tpui_hlo_t x = tpui_operand(op, 0);
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  tpui_set_reshaped(op, 0, tpui_reduce(op->b, "minimum", x, dims.count, dims.dims));
+  tpui_set_reshaped(op, 1, tpui_reduce(op->b, "maximum", x, dims.count, dims.dims));
+}
+
+static tpui_hlo_t flatten(tpui_builder_t* b, tpui_hlo_t x) {
+  int64_t count[1] = {1};
+  for (int i = 0; i < x.rank; ++i) count[0] *= x.sizes[i];
+  return tpui_reshape(b, x, 1, count);
+}
+
+/* max.dim, min.dim: values and indices; argument: GT or LT. */
+void tpui_lower_max_dim(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0), value, index;
+  int dim = tpui_dim_attr(op, 0, x.rank);
+  if (dim < 0) {
+    x = flatten(b, x);
+    dim = 0;
+  }
+  tpui_arg_reduce(b, op->argument, x, dim, &value, &index);
+  tpui_set_reshaped(op, 0, value);
+  tpui_set_reshaped(op, 1, index);
+}
+
+/* argmax(dim?, keepdim), argmin; argument: GT or LT. */
+void tpui_lower_argmax(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0), value, index;
+  bool all = x.rank == 0 || tpu_attr_kind(op->record->attrs, 0) == TPU_ATTR_NONE;
+  if (all) x = flatten(b, x);
+  tpui_arg_reduce(b, op->argument, x, all ? 0 : tpui_dim_attr(op, 0, x.rank), &value, &index);
+  tpui_set_reshaped(op, 0, index);
+}
+
+/* --- variance --- */
+
+/* Sum of squared differences over max(0, count - correction); two passes, so that large means do not
+ * cancel. Operand 1: correction, 1 when not given. */
+static tpui_hlo_t variance(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_dims_t* dims,
+                           tpui_hlo_t* out_mean) {
+  tpui_builder_t* b = op->b;
+  double count = (double)tpui_dims_numel(dims, x);
+  tpui_hlo_t mean = tpui_reduce_keep(b, "add", x, dims->count, dims->dims);
+  mean = tpui_binary_constant(b, "divide", mean, count);
+  tpui_hlo_t gap = tpui_binary(b, "subtract", x, mean);
+  tpui_hlo_t squares = tpui_reduce(b, "add", tpui_binary(b, "multiply", gap, gap), dims->count,
+                                   dims->dims);
+  tpui_hlo_t correction = tpui_has_operand(op, 1) ? tpui_operand_as(op, 1, x.dtype)
+                                                  : tpui_like(b, x, 1.0);
+  tpui_hlo_t freedom = tpui_binary(b, "subtract", tpui_like(b, x, count), correction);
+  freedom = tpui_binary(b, "maximum", freedom, tpui_like(b, x, 0.0));
+  *out_mean = mean;
+  return tpui_binary(b, "divide", squares, freedom);
+}
+
+/* var.correction, std.correction and their _mean forms; argument "sqrt": std. */
+void tpui_lower_var(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0), mean;
+  if (tpui_refuse_complex(op, x)) return;
+  x = tpui_convert(b, x, accumulator(op));
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  tpui_hlo_t result = variance(op, x, &dims, &mean);
+  if (op->argument[0] != '\0') result = tpui_unary(b, op->argument, result);
+  tpui_set_reshaped(op, 0, result);
+  if (op->record->result_count > 1) tpui_set_reshaped(op, 1, mean);
+}
+
+/* --- norms --- */
+
+static tpui_hlo_t norm_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t order,
+                               const tpui_dims_t* dims) {
+  tpui_hlo_t sum = tpui_reduce(b, "add", tpui_binary(b, "power", x, order), dims->count,
+                               dims->dims);
+  return tpui_binary(b, "power", sum, tpui_binary(b, "divide", tpui_like(b, order, 1.0), order));
+}
+
+/* A p-norm of non-negative numbers for a `p` that is known now. */
+static tpui_hlo_t norm_known(tpui_builder_t* b, tpui_hlo_t x, double p, const tpui_dims_t* dims) {
+  if (p == 0.0) {
+    tpui_hlo_t nonzero = tpui_convert(b, tpui_compare_constant(b, "NE", x, 0.0), x.dtype);
+    return tpui_reduce(b, "add", nonzero, dims->count, dims->dims);
+  }
+  if (p == 1.0) return tpui_reduce(b, "add", x, dims->count, dims->dims);
+  if (p == 2.0) {
+    return tpui_unary(b, "sqrt", tpui_reduce(b, "add", tpui_binary(b, "multiply", x, x),
+                                             dims->count, dims->dims));
+  }
+  if (isinf(p)) {
+    return tpui_reduce(b, p > 0 ? "maximum" : "minimum", x, dims->count, dims->dims);
+  }
+  return norm_general(b, x, tpui_like(b, x, p), dims);
+}
+
+/* The same when the order varies between calls: chosen at run time. */
+static tpui_hlo_t norm_varying(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t order,
+                               const tpui_dims_t* dims) {
+  static const double special[] = {0.0, INFINITY, -INFINITY};
+  tpui_hlo_t result = norm_general(b, x, order, dims);
+  for (int i = 0; i < 3; ++i) {
+    result = tpui_select(b, tpui_compare_constant(b, "EQ", order, special[i]),
+                         norm_known(b, x, special[i], dims), result);
+  }
+  return result;
+}
+
+/* linalg_vector_norm(self, ord, dim?, keepdim, dtype) and norm.ScalarOpt_dim(self, p?, dim, keepdim) */
+void tpui_lower_vector_norm(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0), result;
+  if (tpu_dtype_kind(x.dtype) >= TPU_KIND_SIGNED) x = tpui_unary(b, "abs", x);
+  x = tpui_convert(b, x, accumulator(op));
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  double p = 2.0;
+  if (!tpui_has_operand(op, 1) || tpui_operand_constant(op, 1, &p)) {
+    result = norm_known(b, x, tpui_has_operand(op, 1) ? p : 2.0, &dims);
+  } else {
+    result = norm_varying(b, x, tpui_operand_as(op, 1, x.dtype), &dims);
+  }
+  tpui_set_reshaped(op, 0, result);
+}
+
+/* logsumexp(self, dim, keepdim): a maximum of infinite size is not subtracted. */
+void tpui_lower_logsumexp(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
+  tpui_hlo_t top = tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims);
+  tpui_hlo_t infinite = tpui_compare_constant(b, "EQ", tpui_unary(b, "abs", top), INFINITY);
+  top = tpui_select(b, infinite, tpui_like(b, top, 0.0), top);
+  tpui_hlo_t sum = tpui_reduce_keep(
+      b, "add", tpui_unary(b, "exponential", tpui_binary(b, "subtract", x, top)), dims.count,
+      dims.dims);
+  tpui_set_reshaped(op, 0, tpui_binary(b, "add", tpui_unary(b, "log", sum), top));
+}

@@ -1,0 +1,45 @@
+/* Running sums and products along one dimension. */
+#include <string.h>
+
+#include "lower/dims.h"
+#include "lower/op_lowering.h"
+#include "lower/pointwise.h"
+
+/* A window that ends at each element and reaches back over all before it. XLA turns it into a tree. */
+static tpui_hlo_t running(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
+                          tpui_hlo_t identity) {
+  int64_t window[TPU_MAX_RANK], padding[2 * TPU_MAX_RANK], pairs[2] = {x.rank, 2};
+  for (int i = 0; i < x.rank; ++i) {
+    window[i] = i == dim ? x.sizes[i] : 1;
+    padding[2 * i] = window[i] - 1;
+    padding[2 * i + 1] = 0;
+  }
+  tpu_strbuf_t rows = {0};
+  for (int i = 0; i < x.rank; ++i) {
+    tpu_strbuf_printf(&rows, "%s[%lld, 0]", i > 0 ? ", " : "", (long long)padding[2 * i]);
+  }
+  const char* attributes = tpui_text(
+      b, "window_dimensions = %s, padding = dense<[%s]> : %s",
+      tpui_text_array(b, x.rank, window), tpu_strbuf_text(&rows),
+      tpui_text_type(b, (tpui_type_t){TPU_I64, 2, pairs}));
+  tpu_strbuf_free(&rows);
+  tpui_hlo_t operands[2] = {x, identity};
+  return tpui_raw(b, "stablehlo.reduce_window", 2, operands, attributes,
+                  tpui_text_combiner(b, kind, x.dtype), x.dtype, x.rank, x.sizes);
+}
+
+/* cumsum(self, dim, dtype) and cumprod; argument: add or multiply. */
+void tpui_lower_cumulative(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_of(meta->dtype));
+  int dim = tpui_dim_attr(op, 0, x.rank);
+  if (!tpui_ok(b)) return;
+  if (dim >= 0 && meta->numel > 0) {
+    bool is_sum = strcmp(op->argument, "add") == 0;
+    tpui_hlo_t identity =
+        tpui_convert(b, tpui_constant(b, TPU_F64, is_sum ? 0.0 : 1.0), x.dtype);
+    x = running(b, op->argument, x, dim, identity);
+  }
+  tpui_set_result(op, 0, x);
+}

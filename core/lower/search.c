@@ -1,0 +1,78 @@
+/* searchsorted and bucketize. */
+#include <string.h>
+
+#include "lower/gather.h"
+#include "lower/sort.h"
+
+/* Sequences up to this length are counted instead of bisected: one fused loop, no gathers. */
+#define MAX_COUNTED 64
+
+/* True where the sequence element stays left of the value. NaN values go to the end. */
+static tpui_hlo_t stays_left(tpui_builder_t* b, tpui_hlo_t element, tpui_hlo_t value, bool right) {
+  return tpui_unary(b, "not", tpui_compare(b, right ? "GT" : "GE", element, value));
+}
+
+static tpui_hlo_t count_left(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values, bool right) {
+  const int64_t sizes[] = {values.sizes[0], values.sizes[1], sequence.sizes[1]};
+  const int sequence_dims[] = {0, 2}, value_dims[] = {0, 1}, last = 2;
+  tpui_hlo_t left = stays_left(b, tpui_broadcast_in_dim(b, sequence, 3, sizes, sequence_dims),
+                               tpui_broadcast_in_dim(b, values, 3, sizes, value_dims), right);
+  return tpui_reduce(b, "add", tpui_convert(b, left, TPU_I64), 1, &last);
+}
+
+tpui_hlo_t tpui_search_sorted(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values,
+                              bool right) {
+  if (!tpui_ok(b)) return values;
+  int64_t length = sequence.sizes[1];
+  if (length <= MAX_COUNTED) return count_left(b, sequence, values, right);
+  tpui_hlo_t low = tpui_full_like(b, values, TPU_I64, 0);
+  tpui_hlo_t high = tpui_full_like(b, values, TPU_I64, (double)length);
+  tpui_hlo_t one = tpui_constant_int(b, TPU_I64, 1);
+  for (int64_t rest = length; rest > 0 && tpui_ok(b); rest /= 2) {
+    tpui_hlo_t middle = tpui_binary(b, "shift_right_logical", tpui_binary(b, "add", low, high), one);
+    tpui_hlo_t left = stays_left(b, tpui_take_along(b, sequence, 1, middle), values, right);
+    tpui_hlo_t open = tpui_compare(b, "LT", low, high);
+    tpui_hlo_t above = tpui_binary(b, "and", open, left);
+    tpui_hlo_t below = tpui_binary(b, "and", open, tpui_unary(b, "not", left));
+    low = tpui_select(b, above, tpui_binary(b, "add", middle, one), low);
+    high = tpui_select(b, below, middle, high);
+  }
+  return low;
+}
+
+/* Sequence of rank 1 (searched by all values) or lines that match the values' lines. */
+static void lower_search(const tpui_lowering_t* op, tpui_hlo_t sequence, tpui_hlo_t values,
+                         bool right) {
+  tpui_builder_t* b = op->b;
+  if (!tpui_ok(b)) return;
+  int64_t length = sequence.sizes[sequence.rank - 1];
+  int64_t lines = sequence.rank == 1 ? 1 : tpui_count(sequence, 0, sequence.rank - 1);
+  int64_t total = tpui_count(values, 0, values.rank);
+  if (total == 0 || lines == 0 || length == 0) {
+    tpui_set_result(op, 0, tpui_constant(b, TPU_I64, 0));
+    return;
+  }
+  sequence = tpui_reshape(b, sequence, 2, (const int64_t[]){lines, length});
+  values = tpui_reshape(b, values, 2, (const int64_t[]){lines, total / lines});
+  tpui_set_result_reshaped(op, 0, tpui_search_sorted(b, sequence, values, right));
+}
+
+/* Operands: sorted_sequence, values, sorter?; attributes: out_int32, right, side?. */
+void tpui_lower_searchsorted(const tpui_lowering_t* op) {
+  tpui_hlo_t sequence = tpui_at_least_1d(op->b, tpui_operand(op, 0));
+  if (tpui_has_operand(op, 2)) {
+    sequence = tpui_take_along(op->b, sequence, sequence.rank - 1, tpui_operand(op, 2));
+  }
+  bool right = tpu_attr_int(op->record->attrs, 1, 0) != 0;
+  if (tpu_attr_kind(op->record->attrs, 2) == TPU_ATTR_TEXT) {
+    right = strcmp(tpu_attr_text(op->record->attrs, 2), "right") == 0;
+  }
+  lower_search(op, sequence, tpui_operand_as(op, 1, sequence.dtype), right);
+}
+
+/* Operands: values, boundaries; attributes: out_int32, right. */
+void tpui_lower_bucketize(const tpui_lowering_t* op) {
+  tpui_hlo_t sequence = tpui_at_least_1d(op->b, tpui_operand(op, 1));
+  bool right = tpu_attr_int(op->record->attrs, 1, 0) != 0;
+  lower_search(op, sequence, tpui_operand_as(op, 0, sequence.dtype), right);
+}

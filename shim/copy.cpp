@@ -1,0 +1,131 @@
+// Copies between host and device and on the device, and reads of single values.
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/alias.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/item.h>
+#include <ATen/ops/neg.h>
+#include <torch/library.h>
+
+#include "record.h"
+
+namespace tpu_shim {
+
+namespace {
+
+// The same memory without lazy conjugation or negation.
+at::Tensor physical(const at::Tensor& tensor) {
+  if (!tensor.is_conj() && !tensor.is_neg()) return tensor;
+  at::Tensor raw = at::alias(tensor);
+  raw._set_conj(false);
+  raw._set_neg(false);
+  return raw;
+}
+
+void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
+  at::Tensor raw = physical(destination);
+  copy_on_device(physical(source), raw);
+  if (source.is_conj() != destination.is_conj()) raw.copy_(at::conj_physical(raw));
+  if (source.is_neg() != destination.is_neg()) raw.copy_(at::neg(raw));
+}
+
+void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
+  const bool plain = !source.is_conj() && !source.is_neg() && !destination.is_conj() && !destination.is_neg();
+  // A number travels as a program argument: no buffer, and no new program when it changes.
+  if (plain && source.numel() == 1 && !c10::isComplexType(source.scalar_type()) &&
+      dtype_from(source.scalar_type()) != TPU_DTYPE_INVALID) {
+    const at::Tensor number = source.reshape({});
+    Call call(TPU_OP_CONVERT, TPU_CALL_OUT);
+    call.tensor(number).written(destination).record();
+    return;
+  }
+  at::Tensor host = source.to(destination.scalar_type()).resolve_conj().resolve_neg();
+  if (destination.is_conj()) host = at::conj_physical(host);
+  if (destination.is_neg()) host = at::neg(host);
+  host = host.expand(destination.sizes()).contiguous();
+  const Located at = locate(destination);
+  int64_t offset = 0;
+  const tpu_meta_id_t view = view_of(destination, at, &offset);
+  TPU_THROW_IF_ERROR(tpu_engine_write(engine(), at.storage, view, offset, host.const_data_ptr(),
+                                      static_cast<int64_t>(host.nbytes())));
+}
+
+void device_to_host(const at::Tensor& source, const at::Tensor& destination) {
+  const bool direct = destination.is_contiguous() && destination.scalar_type() == source.scalar_type() &&
+                      source.is_conj() == destination.is_conj() && source.is_neg() == destination.is_neg();
+  at::Tensor host = direct ? destination
+                           : at::empty(source.sizes(), at::TensorOptions(source.scalar_type()).device(at::kCPU));
+  read_tensor(source, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
+  if (direct) return;
+  host._set_conj(source.is_conj());
+  host._set_neg(source.is_neg());
+  destination.copy_(host);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool /*non_blocking*/) {
+  if (self.is_same(destination)) return destination;
+  if (destination.is_meta()) return destination;
+  const auto source = at::expand_inplace(destination, self, "copy_");
+  if (destination.numel() == 0) return destination;
+  const bool from_host = self.device().type() == c10::kCPU;
+  const bool to_host = destination.device().type() == c10::kCPU;
+  if (is_tpu(self) && is_tpu(destination)) {
+    device_to_device(*source, destination);
+  } else if (from_host && is_tpu(destination)) {
+    host_to_device(self, destination);
+  } else if (is_tpu(self) && to_host) {
+    device_to_host(*source, destination);
+  } else {
+    TORCH_CHECK(false, "cannot copy from ", self.device(), " to ", destination.device(),
+                "; go through the CPU");
+  }
+  return destination;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
+  if (destination.sizes() != self.sizes()) destination.resize_(self.sizes());
+  return copy_from(self, destination, false);
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  copy_from(source, self, non_blocking);
+  return self;
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+  alignas(16) unsigned char bytes[16] = {};
+  read_tensor(self, bytes, static_cast<int64_t>(self.itemsize()));
+  at::Tensor number = at::empty({}, at::TensorOptions(self.scalar_type()).device(at::kCPU));
+  std::memcpy(number.mutable_data_ptr(), bytes, self.itemsize());
+  return number.item();
+}
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found "
+              "at least two devices, ", self.device(), " and ", other.device(), "!");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.dtype(),
+              " but got data type ", other.dtype(), " for argument 'other'");
+  if (self.sizes() != other.sizes()) return false;
+  if (self.numel() == 0) return true;
+  return at::all(at::eq(self, other)).item<bool>();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("copy_", TORCH_FN(copy_));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  m.impl("equal", TORCH_FN(equal));
+}
+
+// The kernels above honour the bits themselves; core's fallback for them would copy again, endlessly.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+
+}  // namespace tpu_shim
