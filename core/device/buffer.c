@@ -132,8 +132,8 @@ int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer) { return buffer->bytes; }
 
 /* --- host transfers --- */
 
-static tpu_status_t dense_bytes(tpu_dtype_t dtype, int rank, const int64_t* sizes,
-                                int64_t* out_bytes) {
+tpu_status_t tpui_dense_bytes(tpu_dtype_t dtype, int rank, const int64_t* sizes,
+                              int64_t* out_bytes) {
   if (dtype <= TPU_DTYPE_INVALID || dtype >= TPU_DTYPE_COUNT) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "invalid dtype %d", (int)dtype);
   }
@@ -183,7 +183,7 @@ tpu_status_t tpu_buffer_from_host(tpu_device_t* device, const void* data, tpu_dt
                                   int rank, const int64_t* sizes, tpu_buffer_t** out_buffer) {
   *out_buffer = NULL;
   int64_t bytes = 0;
-  TPU_RETURN_IF_ERROR(dense_bytes(dtype, rank, sizes, &bytes));
+  TPU_RETURN_IF_ERROR(tpui_dense_bytes(dtype, rank, sizes, &bytes));
   static const char nothing[64];
   if (bytes == 0) data = nothing;  // plugins want a pointer also for empty buffers
   if (data == NULL) return tpu_status_make(TPU_INVALID_ARGUMENT, "host data is NULL");

@@ -39,6 +39,10 @@ void tpui_platform_cpu_model(char* out_text, size_t size);
 /* Physical memory in bytes, or the control group's limit when that is lower; 0 if unknown. */
 int64_t tpui_platform_host_memory(void);
 
+/* Bytes of a dense tensor; TPU_INVALID_ARGUMENT for a bad dtype, rank or size, or on overflow. */
+TPU_MUST_USE tpu_status_t tpui_dense_bytes(tpu_dtype_t dtype, int rank, const int64_t* sizes,
+                                           int64_t* out_bytes);
+
 /* Takes `count` buffer objects without content and books `bytes[i]` for each; `freed` bytes will be
  * given back by donation. All or nothing. Fails with TPU_RESOURCE_EXHAUSTED over the limit. */
 TPU_MUST_USE tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count,

@@ -61,10 +61,12 @@ static tpu_status_t read_outputs(tpu_executable_t* executable) {
   const int64_t* sizes = dims.dims;
   for (size_t i = 0; i < number.num_outputs; ++i) {
     tpu_dtype_t dtype = tpu_dtype_from_pjrt(types.output_types[i]);
-    int64_t bytes = dtype == TPU_DTYPE_INVALID ? -1 : (int64_t)tpu_dtype_bytes(dtype);
-    for (size_t d = 0; d < dims.dim_sizes[i]; ++d) bytes = bytes < 0 ? -1 : bytes * sizes[d];
+    executable->output_bytes[i] = -1;
+    if (dtype != TPU_DTYPE_INVALID) {
+      TPU_RETURN_IF_ERROR(tpui_dense_bytes(dtype, (int)dims.dim_sizes[i], sizes,
+                                           &executable->output_bytes[i]));
+    }
     sizes += dims.dim_sizes[i];
-    executable->output_bytes[i] = bytes;
   }
   return NULL;
 }

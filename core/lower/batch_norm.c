@@ -52,14 +52,14 @@ static void set_running(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t mean
   for (int k = 0; k < 2; ++k) {
     if (tpui_result_meta(op, 3 + k) == NULL || !tpui_has_operand(op, 3 + k)) continue;
     if (!train) {
-      tpui_set_reshaped(op, 3 + k, tpui_operand(op, 3 + k));
+      tpui_set_result_reshaped(op, 3 + k, tpui_operand(op, 3 + k));
       continue;
     }
     tpui_hlo_t fresh = mean;
     if (k == 1) {  // the running variance is the unbiased one
       fresh = tpui_binary_constant(op->b, "multiply", variance, c->count / (c->count - 1.0));
     }
-    tpui_set_reshaped(op, 3 + k, moved(op, 3 + k, x, fresh, c));
+    tpui_set_result_reshaped(op, 3 + k, moved(op, 3 + k, x, fresh, c));
   }
 }
 
@@ -68,7 +68,7 @@ static void set_saved(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
   const tpu_meta_t* meta = tpui_result_meta(op, k);
   if (meta == NULL) return;
   if (meta->numel == 0) value = tpui_full(op->b, value.dtype, 0.0, meta->rank, meta->sizes);
-  tpui_set_reshaped(op, k, value);
+  tpui_set_result_reshaped(op, k, value);
 }
 
 /* BATCH_NORM(input, weight?, bias?, running_mean?, running_var?, momentum, eps); attribute 0: training.
@@ -80,7 +80,7 @@ void tpui_lower_batch_norm(const tpui_lowering_t* op) {
     tpui_fail(b, TPU_INVALID_ARGUMENT, "the input has no channel dimension");
     return;
   }
-  tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_of(input->dtype));
+  tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_dtype(input->dtype));
   channels_t c = channels_of(x);
   bool train = tpu_attr_int(op->record->attrs, 0, 0) != 0;
   tpui_hlo_t mean, variance;
@@ -111,7 +111,7 @@ static void set_masked(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
   if (k < count && mask[k] == 0) {
     value = tpui_full(op->b, value.dtype, 0.0, meta->rank, meta->sizes);
   }
-  tpui_set_reshaped(op, k, value);
+  tpui_set_result_reshaped(op, k, value);
 }
 
 /* BATCH_NORM_BACKWARD(grad, input, weight?, running_mean?, running_var?, save_mean?, save_invstd?,
@@ -123,7 +123,7 @@ void tpui_lower_batch_norm_backward(const tpui_lowering_t* op) {
     tpui_fail(b, TPU_INVALID_ARGUMENT, "the input has no channel dimension");
     return;
   }
-  tpui_hlo_t x = tpui_operand_as(op, 1, tpui_math_of(input->dtype));
+  tpui_hlo_t x = tpui_operand_as(op, 1, tpui_math_dtype(input->dtype));
   tpui_hlo_t g = tpui_operand_as(op, 0, x.dtype), mean, rstd;
   channels_t c = channels_of(x);
   bool train = tpu_attr_int(op->record->attrs, 0, 0) != 0;

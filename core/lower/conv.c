@@ -248,7 +248,7 @@ static tpui_hlo_t depthwise_forward(const conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
                                     const int64_t* y_sizes) {
   tpui_hlo_t padded = pad_input(c, repeat_channels(c, x, w.sizes[0] / c->groups));
   tpui_hlo_t sum = {0};
-  int64_t position[MAX_SPATIAL];
+  int64_t position[MAX_SPATIAL] = {0};
   for (int64_t place = 0; place < place_count(c, w.sizes); ++place) {
     place_position(c, w.sizes, place, position);
     tpui_hlo_t term = tpui_binary(c->b, "multiply", input_at(c, padded, position, y_sizes),
@@ -261,7 +261,7 @@ static tpui_hlo_t depthwise_forward(const conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
 static tpui_hlo_t depthwise_input_grad(const conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
                                        const int64_t* x_sizes) {
   tpui_hlo_t zero = tpui_constant(c->b, y.dtype, 0), sum = zero;
-  int64_t position[MAX_SPATIAL];
+  int64_t position[MAX_SPATIAL] = {0};
   for (int64_t place = 0; place < place_count(c, w.sizes); ++place) {
     place_position(c, w.sizes, place, position);
     tpui_hlo_t term = tpui_binary(c->b, "multiply", y, kernel_at(c, w, position, y.sizes));
@@ -284,7 +284,7 @@ static tpui_hlo_t depthwise_weight_grad(const conv_t* c, tpui_hlo_t x, tpui_hlo_
   tpui_hlo_t padded = pad_input(c, repeat_channels(c, x, w_sizes[0] / c->groups));
   tpui_hlo_t parts[MAX_DEPTHWISE_PLACES];
   int dims[MAX_SPATIAL + 1] = {0};
-  int64_t position[MAX_SPATIAL];
+  int64_t position[MAX_SPATIAL] = {0};
   const int64_t column[] = {w_sizes[0], 1};
   for (int i = 0; i < c->spatial; ++i) dims[1 + i] = 2 + i;
   int64_t count = place_count(c, w_sizes);

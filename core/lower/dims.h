@@ -3,6 +3,7 @@
 #define TPU_LOWER_DIMS_H_
 
 #include "lower/builder.h"
+#include "lower/gather.h"
 
 typedef struct tpui_dims_t {
   int count;
@@ -17,7 +18,5 @@ tpui_dims_t tpui_dims_all(int rank);
 int64_t tpui_dims_numel(const tpui_dims_t* dims, tpui_hlo_t x);
 /* One dimension attribute; -1 for a rank-0 tensor, which has none. */
 int tpui_dim_attr(const tpui_lowering_t* op, int position, int rank);
-/* Sets result k to `value`, whose elements are in order but whose size-1 dimensions may differ. */
-void tpui_set_reshaped(const tpui_lowering_t* op, int k, tpui_hlo_t value);
 
 #endif  // TPU_LOWER_DIMS_H_

@@ -11,7 +11,7 @@ static tpui_hlo_t product(const tpui_lowering_t* op, int k, bool batched) {
   const int batch[1] = {0};
   const int x_contract[1] = {x.rank - 1}, y_contract[1] = {batched ? 1 : 0};
   return tpui_dot_general(op->b, x, y, batched ? 1 : 0, batch, batch, 1, x_contract, y_contract,
-                          tpui_math_of(x.dtype));
+                          tpui_math_dtype(x.dtype));
 }
 
 /* beta * self + alpha * value. With beta 0, self does not count, not even its NaNs. */
@@ -49,7 +49,7 @@ void tpui_lower_addbmm(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand(op, 1), y = tpui_operand(op, 2);
   const int x_contract[2] = {0, 2}, y_contract[2] = {0, 1};
   tpui_hlo_t value = tpui_dot_general(op->b, x, y, 0, NULL, NULL, 2, x_contract, y_contract,
-                                      tpui_math_of(x.dtype));
+                                      tpui_math_dtype(x.dtype));
   set_added(op, value, 3, 4);
 }
 
@@ -63,13 +63,13 @@ void tpui_lower_vdot(const tpui_lowering_t* op) {
   }
   const int contract[1] = {0};
   tpui_set_result(op, 0, tpui_dot_general(b, x, y, 0, NULL, NULL, 1, contract, contract,
-                                          tpui_math_of(x.dtype)));
+                                          tpui_math_dtype(x.dtype)));
 }
 
 /* addr(self, vec1, vec2, beta, alpha): outer product. */
 void tpui_lower_addr(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpu_dtype_t dtype = tpui_math_of(tpui_result_meta(op, 0)->dtype);
+  tpu_dtype_t dtype = tpui_math_dtype(tpui_result_meta(op, 0)->dtype);
   tpui_hlo_t x = tpui_unsqueeze(b, tpui_operand_as(op, 1, dtype), 1);
   tpui_hlo_t y = tpui_unsqueeze(b, tpui_operand_as(op, 2, dtype), 0);
   set_added(op, tpui_binary(b, dtype == TPU_BOOL ? "and" : "multiply", x, y), 3, 4);
@@ -84,7 +84,7 @@ static tpui_hlo_t rotate3(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t by) 
 void tpui_lower_cross(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
-  tpu_dtype_t dtype = tpui_math_of(meta->dtype);
+  tpu_dtype_t dtype = tpui_math_dtype(meta->dtype);
   tpui_hlo_t x = tpui_broadcast_to(b, tpui_operand_as(op, 0, dtype), meta->rank, meta->sizes);
   tpui_hlo_t y = tpui_broadcast_to(b, tpui_operand_as(op, 1, dtype), meta->rank, meta->sizes);
   int64_t dim = tpu_attr_int(op->record->attrs, 0, -1);

@@ -103,7 +103,7 @@ void tpui_lower_roll(const tpui_lowering_t* op) {
     int64_t dim = dims[i] < 0 ? dims[i] + x.rank : dims[i];
     x = roll_dim(b, x, (int)dim, shifts[i]);
   }
-  tpui_set_reshaped(op, 0, x);
+  tpui_set_result_reshaped(op, 0, x);
 }
 
 /* repeat(self, repeats): each dimension becomes (repeats, size), then both are merged. */

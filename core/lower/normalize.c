@@ -38,7 +38,7 @@ static tpui_dims_t softmax_dim(const tpui_lowering_t* op, tpui_hlo_t* x) {
 
 static tpu_dtype_t math_of_operand(const tpui_lowering_t* op, int k) {
   const tpu_meta_t* meta = tpui_operand_meta(op, k);
-  return tpui_math_of(meta != NULL ? meta->dtype : TPU_F32);
+  return tpui_math_dtype(meta != NULL ? meta->dtype : TPU_F32);
 }
 
 /* _softmax and, with argument "log", _log_softmax (self, dim, half_to_float) */
@@ -52,7 +52,7 @@ void tpui_lower_softmax(const tpui_lowering_t* op) {
   tpui_hlo_t total = sum_keep(b, e, &dims);
   tpui_hlo_t y = op->argument[0] != '\0' ? sub(b, shifted, tpui_unary(b, "log", total))
                                          : tpui_binary(b, "divide", e, total);
-  tpui_set_reshaped(op, 0, y);
+  tpui_set_result_reshaped(op, 0, y);
 }
 
 /* (grad, output, dim, input_dtype) of both. */
@@ -68,7 +68,7 @@ void tpui_lower_softmax_backward(const tpui_lowering_t* op) {
     tpui_hlo_t gy = mul(b, g, y);
     dx = sub(b, gy, mul(b, y, sum_keep(b, gy, &dims)));
   }
-  tpui_set_reshaped(op, 0, dx);
+  tpui_set_result_reshaped(op, 0, dx);
 }
 
 /* --- pieces of the norms --- */
@@ -111,7 +111,7 @@ static void set_masked(const tpui_lowering_t* op, int k, int position, tpui_hlo_
   if (!wants(op, k, position)) {
     value = tpui_full(op->b, value.dtype, 0.0, meta->rank, meta->sizes);
   }
-  tpui_set_reshaped(op, k, value);
+  tpui_set_result_reshaped(op, k, value);
 }
 
 /* --- layer norm --- */
@@ -140,8 +140,8 @@ void tpui_lower_layer_norm(const tpui_lowering_t* op) {
   if (tpui_has_operand(op, 1)) y = mul(b, y, tpui_operand_as(op, 1, x.dtype));
   if (tpui_has_operand(op, 2)) y = add(b, y, tpui_operand_as(op, 2, x.dtype));
   tpui_set_result(op, 0, y);
-  tpui_set_reshaped(op, 1, mean);
-  tpui_set_reshaped(op, 2, rstd);
+  tpui_set_result_reshaped(op, 1, mean);
+  tpui_set_result_reshaped(op, 2, rstd);
 }
 
 /* native_layer_norm_backward(grad, input, normalized_shape, mean, rstd, weight?, bias?, mask) */
@@ -203,9 +203,9 @@ void tpui_lower_group_norm(const tpui_lowering_t* op) {
   tpui_hlo_t y = mul(b, sub(b, x, mean), rstd);
   if (optional(op, 1, x.dtype, 4, s.weight, &w)) y = mul(b, y, w);
   if (optional(op, 2, x.dtype, 4, s.weight, &w)) y = add(b, y, w);
-  tpui_set_reshaped(op, 0, y);
-  tpui_set_reshaped(op, 1, mean);
-  tpui_set_reshaped(op, 2, rstd);
+  tpui_set_result_reshaped(op, 0, y);
+  tpui_set_result_reshaped(op, 1, mean);
+  tpui_set_result_reshaped(op, 2, rstd);
 }
 
 /* native_group_norm_backward(grad, input, mean, rstd, weight?, N, C, HxW, group, mask) */

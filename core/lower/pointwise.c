@@ -8,24 +8,20 @@
 
 /* --- shared helpers --- */
 
-tpu_dtype_t tpui_math_of(tpu_dtype_t dtype) {
-  return tpu_dtype_is_float(dtype) && tpu_dtype_bytes(dtype) < 4 ? TPU_F32 : dtype;
-}
-
 tpu_dtype_t tpui_compute_dtype(const tpui_lowering_t* op) {
   if (op->record->compute_dtype != TPU_DTYPE_INVALID) return op->record->compute_dtype;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   return meta != NULL ? meta->dtype : TPU_F32;
 }
 
-tpu_dtype_t tpui_math_dtype(const tpui_lowering_t* op) {
-  return tpui_math_of(tpui_compute_dtype(op));
+tpu_dtype_t tpui_record_math_dtype(const tpui_lowering_t* op) {
+  return tpui_math_dtype(tpui_compute_dtype(op));
 }
 
 tpui_hlo_t tpui_math_operand(const tpui_lowering_t* op, int k) {
   tpui_hlo_t x = tpui_operand(op, k);
   if (tpui_operand_meta(op, k) != NULL) x = tpui_convert(op->b, x, tpui_compute_dtype(op));
-  return tpui_convert(op->b, x, tpui_math_dtype(op));
+  return tpui_convert(op->b, x, tpui_record_math_dtype(op));
 }
 
 void tpui_set_pointwise(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
@@ -180,7 +176,7 @@ void tpui_lower_div_mode(const tpui_lowering_t* op) {
     tpui_set_pointwise(op, 0, tpui_trunc(b, tpui_binary(b, "divide", x, y)));
   } else {
     const tpu_meta_t* meta = tpui_result_meta(op, 0);
-    tpu_dtype_t dtype = tpu_dtype_is_integral(x.dtype) ? tpui_math_of(meta->dtype) : x.dtype;
+    tpu_dtype_t dtype = tpu_dtype_is_integral(x.dtype) ? tpui_math_dtype(meta->dtype) : x.dtype;
     tpui_set_pointwise(
         op, 0, tpui_binary(b, "divide", tpui_convert(b, x, dtype), tpui_convert(b, y, dtype)));
   }

@@ -7,13 +7,12 @@
 #define TPU_LOWER_POINTWISE_H_
 
 #include "lower/builder.h"
+#include "lower/gather.h"
 
-/* F32 for the 8- and 16-bit floats, else `dtype`. */
-tpu_dtype_t tpui_math_of(tpu_dtype_t dtype);
 /* The record's compute dtype; result 0's dtype when the op does not promote. */
 tpu_dtype_t tpui_compute_dtype(const tpui_lowering_t* op);
-/* tpui_math_of of the above. */
-tpu_dtype_t tpui_math_dtype(const tpui_lowering_t* op);
+/* tpui_math_dtype of the above. */
+tpu_dtype_t tpui_record_math_dtype(const tpui_lowering_t* op);
 /* Operand k in the math dtype. Tensors are first converted to the compute dtype. */
 tpui_hlo_t tpui_math_operand(const tpui_lowering_t* op, int k);
 /* Sets result k to `value` broadcast to the result's sizes. */

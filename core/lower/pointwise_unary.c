@@ -103,7 +103,7 @@ void tpui_lower_isinf(const tpui_lowering_t* op) {
   if (tpu_dtype_is_integral(x.dtype)) {
     result = tpui_full(b, TPU_BOOL, 0.0, x.rank, x.sizes);
   } else {
-    x = tpui_convert(b, x, tpui_math_of(x.dtype));
+    x = tpui_convert(b, x, tpui_math_dtype(x.dtype));
     if (op->argument[0] == '\0') x = tpui_unary(b, "abs", x);
     result = tpui_compare_constant(b, "EQ", x, op->argument[0] == '-' ? -INFINITY : INFINITY);
   }
@@ -194,7 +194,7 @@ void tpui_lower_angle(const tpui_lowering_t* op) {
   if (tpu_dtype_kind(x.dtype) == TPU_KIND_COMPLEX) {
     x = tpui_binary(b, "atan2", tpui_unary(b, "imag", x), tpui_unary(b, "real", x));
   } else {
-    x = tpui_convert(b, x, tpui_math_of(tpui_result_meta(op, 0)->dtype));
+    x = tpui_convert(b, x, tpui_math_dtype(tpui_result_meta(op, 0)->dtype));
     tpui_hlo_t side = tpui_select(b, tpui_compare_constant(b, "LT", x, 0.0),
                                   tpui_like(b, x, M_PI), tpui_like(b, x, 0.0));
     x = tpui_select(b, tpui_is_nan(b, x), x, side);

@@ -60,18 +60,12 @@ int tpui_dim_attr(const tpui_lowering_t* op, int position, int rank) {
   return (int)dim;
 }
 
-void tpui_set_reshaped(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
-  const tpu_meta_t* meta = tpui_result_meta(op, k);
-  if (meta == NULL || !tpui_ok(op->b)) return;
-  tpui_set_result(op, k, tpui_reshape(op->b, value, meta->rank, meta->sizes));
-}
-
 /* --- sums --- */
 
 /* The dtype in which a reduction to result 0 accumulates. */
 static tpu_dtype_t accumulator(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
-  return tpui_math_of(meta != NULL ? meta->dtype : TPU_F32);
+  return tpui_math_dtype(meta != NULL ? meta->dtype : TPU_F32);
 }
 
 /* sum and nansum; argument "nan" ignores NaN. */
@@ -83,7 +77,7 @@ void tpui_lower_sum(const tpui_lowering_t* op) {
     x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
   }
   x = tpui_convert(b, x, accumulator(op));
-  tpui_set_reshaped(op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count,
+  tpui_set_result_reshaped(op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count,
                                        dims.dims));
 }
 
@@ -94,7 +88,7 @@ void tpui_lower_mean(const tpui_lowering_t* op) {
   double count = (double)tpui_dims_numel(&dims, x);
   tpui_hlo_t sum = tpui_reduce(b, "add", x, dims.count, dims.dims);
   tpui_hlo_t divisor = tpui_convert(b, tpui_constant(b, TPU_F64, count), sum.dtype);
-  tpui_set_reshaped(op, 0, tpui_binary(b, "divide", sum, divisor));
+  tpui_set_result_reshaped(op, 0, tpui_binary(b, "divide", sum, divisor));
 }
 
 /* prod (all dimensions; attribute 0 is a dtype) and, with argument "dim", prod.dim_int. */
@@ -102,7 +96,7 @@ void tpui_lower_prod(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
   tpui_dims_t dims = op->argument[0] != '\0' ? tpui_dims_attr(op, 0, x.rank)
                                              : tpui_dims_all(x.rank);
-  tpui_set_reshaped(op, 0, tpui_reduce(op->b, x.dtype == TPU_BOOL ? "and" : "multiply", x,
+  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, x.dtype == TPU_BOOL ? "and" : "multiply", x,
                                        dims.count, dims.dims));
 }
 
@@ -110,13 +104,13 @@ void tpui_lower_prod(const tpui_lowering_t* op) {
 void tpui_lower_any(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand_as(op, 0, TPU_BOOL);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_set_reshaped(op, 0, tpui_reduce(op->b, op->argument, x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, op->argument, x, dims.count, dims.dims));
 }
 
 void tpui_lower_count_nonzero(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_convert(op->b, tpui_operand_as(op, 0, TPU_BOOL), TPU_I64);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_set_reshaped(op, 0, tpui_reduce(op->b, "add", x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, "add", x, dims.count, dims.dims));
 }
 
 void tpui_lower_trace(const tpui_lowering_t* op) {
@@ -136,15 +130,15 @@ void tpui_lower_trace(const tpui_lowering_t* op) {
 void tpui_lower_amax(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand(op, 0);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_set_reshaped(op, 0, tpui_reduce(op->b, op->argument, x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, op->argument, x, dims.count, dims.dims));
 }
 
 /* aminmax(dim?, keepdim): results minimum, maximum. */
 void tpui_lower_aminmax(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand(op, 0);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_set_reshaped(op, 0, tpui_reduce(op->b, "minimum", x, dims.count, dims.dims));
-  tpui_set_reshaped(op, 1, tpui_reduce(op->b, "maximum", x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, "minimum", x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 1, tpui_reduce(op->b, "maximum", x, dims.count, dims.dims));
 }
 
 static tpui_hlo_t flatten(tpui_builder_t* b, tpui_hlo_t x) {
@@ -163,8 +157,8 @@ void tpui_lower_max_dim(const tpui_lowering_t* op) {
     dim = 0;
   }
   tpui_arg_reduce(b, op->argument, x, dim, &value, &index);
-  tpui_set_reshaped(op, 0, value);
-  tpui_set_reshaped(op, 1, index);
+  tpui_set_result_reshaped(op, 0, value);
+  tpui_set_result_reshaped(op, 1, index);
 }
 
 /* argmax(dim?, keepdim), argmin; argument: GT or LT. */
@@ -174,7 +168,7 @@ void tpui_lower_argmax(const tpui_lowering_t* op) {
   bool all = x.rank == 0 || tpu_attr_kind(op->record->attrs, 0) == TPU_ATTR_NONE;
   if (all) x = flatten(b, x);
   tpui_arg_reduce(b, op->argument, x, all ? 0 : tpui_dim_attr(op, 0, x.rank), &value, &index);
-  tpui_set_reshaped(op, 0, index);
+  tpui_set_result_reshaped(op, 0, index);
 }
 
 /* --- variance --- */
@@ -207,8 +201,8 @@ void tpui_lower_var(const tpui_lowering_t* op) {
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
   tpui_hlo_t result = variance(op, x, &dims, &mean);
   if (op->argument[0] != '\0') result = tpui_unary(b, op->argument, result);
-  tpui_set_reshaped(op, 0, result);
-  if (op->record->result_count > 1) tpui_set_reshaped(op, 1, mean);
+  tpui_set_result_reshaped(op, 0, result);
+  if (op->record->result_count > 1) tpui_set_result_reshaped(op, 1, mean);
 }
 
 /* --- norms --- */
@@ -262,7 +256,7 @@ void tpui_lower_vector_norm(const tpui_lowering_t* op) {
   } else {
     result = norm_varying(b, x, tpui_operand_as(op, 1, x.dtype), &dims);
   }
-  tpui_set_reshaped(op, 0, result);
+  tpui_set_result_reshaped(op, 0, result);
 }
 
 /* logsumexp(self, dim, keepdim): a maximum of infinite size is not subtracted. */
@@ -276,5 +270,5 @@ void tpui_lower_logsumexp(const tpui_lowering_t* op) {
   tpui_hlo_t sum = tpui_reduce_keep(
       b, "add", tpui_unary(b, "exponential", tpui_binary(b, "subtract", x, top)), dims.count,
       dims.dims);
-  tpui_set_reshaped(op, 0, tpui_binary(b, "add", tpui_unary(b, "log", sum), top));
+  tpui_set_result_reshaped(op, 0, tpui_binary(b, "add", tpui_unary(b, "log", sum), top));
 }

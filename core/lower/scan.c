@@ -32,7 +32,7 @@ static tpui_hlo_t running(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int
 void tpui_lower_cumulative(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
-  tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_of(meta->dtype));
+  tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_dtype(meta->dtype));
   int dim = tpui_dim_attr(op, 0, x.rank);
   if (!tpui_ok(b)) return;
   if (dim >= 0 && meta->numel > 0) {

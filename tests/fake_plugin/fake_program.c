@@ -24,6 +24,9 @@ int64_t fake_dtype_bytes(int32_t dtype) {
 }
 
 int64_t fake_type_bytes(const fake_type_t* type) {
+  for (size_t i = 0; i < type->rank; ++i) {
+    if (type->dims[i] == 0) return 0;  // whatever the others are
+  }
   int64_t bytes = fake_dtype_bytes(type->dtype);
   for (size_t i = 0; i < type->rank; ++i) bytes *= type->dims[i];
   return bytes;
