@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/Generator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TypeProperties.h>
@@ -97,6 +98,12 @@ const std::vector<c10::OperatorName>& overloads_of(const std::string& base) {
   return it == map->end() ? none : it->second;
 }
 
+// The hook for other devices' convolutions has no meta kernel; the operation itself has one.
+c10::OperatorHandle question_for(const c10::OperatorHandle& op) {
+  if (op.operator_name().name != "aten::convolution_overrideable") return op;
+  return c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+}
+
 bool is_write(const c10::Argument& arg) {
   return arg.alias_info() != nullptr && arg.alias_info()->isWrite();
 }
@@ -117,6 +124,7 @@ class Overload {
                      std::optional<at::Generator>* generator) const;
   bool add_argument(Call* call, size_t i, const c10::IValue& value,
                     std::optional<at::Generator>* generator) const;
+  int64_t random_numel(const c10::IValue* args) const;
   void append_random(Call* call, const c10::IValue* args, const std::optional<at::Generator>& generator) const;
   tpu_dtype_t compute_dtype(const c10::IValue* args) const;
   bool ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const;
@@ -131,6 +139,7 @@ class Overload {
   }
 
   c10::OperatorHandle op_;
+  c10::OperatorHandle question_;  // what to ask on meta tensors
   tpu_op_t row_;
   uint32_t flags_;
   tpu_call_variant_t variant_ = TPU_CALL_FUNCTIONAL;
@@ -143,7 +152,7 @@ class Overload {
 };
 
 Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
-    : op_(op), row_(row), flags_(tpu_op_info(row)->flags) {
+    : op_(op), question_(question_for(op)), row_(row), flags_(tpu_op_info(row)->flags) {
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
@@ -255,18 +264,26 @@ bool Overload::add_arguments(Call* call, const c10::IValue* args, bool skip_self
   return true;
 }
 
+// Elements of the result, which is what a random op takes from the generator (lower/random.h).
+int64_t Overload::random_numel(const c10::IValue* args) const {
+  const auto& names = op_.schema().arguments();
+  std::vector<int64_t> shape;
+  int64_t factor = 1;
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (kinds_[i] == Kind::kInt && (names[i].name() == "n" || names[i].name() == "num_samples")) {
+      factor = args[i].toSymInt().guard_int(__FILE__, __LINE__);
+      if (!shape.empty()) shape.pop_back();  // multinomial: rows of weights, samples from each
+    } else if (kinds_[i] == Kind::kTensor && args[i].isTensor() && args[i].toTensor().defined()) {
+      shape = at::infer_size(shape, args[i].toTensor().sizes());
+    }
+    if (variant_ == TPU_CALL_IN_PLACE) break;
+  }
+  return c10::multiply_integers(shape) * factor;
+}
+
 void Overload::append_random(Call* call, const c10::IValue* args,
                              const std::optional<at::Generator>& generator) const {
-  int64_t numel = 1;
-  for (size_t i = 0; i < kinds_.size(); ++i) {
-    if (args[i].isTensor()) numel = std::max<int64_t>(numel, args[i].toTensor().numel());
-    if (kinds_[i] == Kind::kInts && args[i].isIntList()) {
-      int64_t product = 1;
-      for (int64_t size : args[i].toIntVector()) product *= size;
-      numel = std::max(numel, product);
-    }
-  }
-  const PhiloxState state = reserve_random(generator, numel);
+  const PhiloxState state = reserve_random(generator, random_numel(args));
   call->integer(static_cast<int64_t>(state.seed)).integer(static_cast<int64_t>(state.offset));
 }
 
@@ -306,7 +323,7 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
     }
   }
   try {
-    call_below_modes(use_functional ? *functional_ : op_, &stack);
+    call_below_modes(use_functional ? *functional_ : question_, &stack);
   } catch (const c10::NotImplementedError&) {
     return false;
   }
@@ -395,7 +412,7 @@ void Overload::run(torch::jit::Stack* stack) {
   bool check_results = false;
   if (debug) {
     const c10::IValue* args = arguments(*stack);
-    if (has(TPU_OP_CHECK_INDEX)) check_index_arguments(op_.schema(), args);
+    check_index_arguments(op_.schema(), args);
     check_results = check_nonfinite_enabled() && arguments_finite(args, kinds_.size() - out_count_);
   }
   switch (variant_) {

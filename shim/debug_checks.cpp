@@ -64,6 +64,9 @@ void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue*
     const int64_t dim = at::maybe_wrap_dim(args[dim_at].toInt(), tensor.dim());
     return check_index(args[index].toTensor(), dim, tensor.size(dim), false);
   }
+  if (index >= 0 && self >= 0 && dim_at < 0 && args[index].isTensor()) {  // take, put
+    return check_index(args[index].toTensor(), 0, args[self].toTensor().numel(), true);
+  }
   const int indices = find_argument(schema, "indices");
   const int rows = find_argument(schema, "num_weights");
   if (indices >= 0 && rows >= 0 && args[indices].isTensor()) {

@@ -331,7 +331,7 @@ class Generator:
       "clone(memory_format=torch.contiguous_format)",
       "contiguous()",
       "to(torch.float64)",
-      "to('cpu').to(dev)",
+      "to('cpu').clone().to(dev)",
     ]
     if t.dim() == 4:
       options += [

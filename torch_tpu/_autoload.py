@@ -52,7 +52,8 @@ def register():
   install_backends_module(torch)
   plugin = _discovery.find_plugin()
   if plugin.problem:
-    extension.set_plugin_problem(plugin.problem)
+    if hasattr(extension, "set_plugin_problem"):
+      extension.set_plugin_problem(plugin.problem)
   else:
     extension.set_plugin(plugin.path, plugin.platform)
   _registered = True

@@ -141,7 +141,14 @@ static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
 void tpu_job_run(tpu_job_t* job) {
   for (uint32_t s = 0; s < job->step_count; ++s) {
     const tpu_step_t* step = &job->steps[s];
+    bool log = tpu_log_enabled(TPU_LOG_LAUNCH);
+    int64_t begin = log ? tpu_clock_ns() : 0;
     tpu_status_t status = execute_step(job, step);
+    if (log) {
+      tpu_log(TPU_LOG_LAUNCH, "program %u of %u: %u ops from %s, %u in, %u out, %.1f us", s,
+              job->step_count, step->record_count, tpu_op_info(step->op)->name, step->input_count,
+              step->output_count, (double)(tpu_clock_ns() - begin) * 1e-3);
+    }
     if (TPU_UNLIKELY(status != NULL)) {
       const char* name = tpu_op_info(step->op)->name;
       status = step->record_count == 1

@@ -101,6 +101,14 @@ static tpui_hlo_t dense_forward(const conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
     window.stride[i] = c->stride[i];
     window.rhs_dilation[i] = c->dilation[i];
     window.low[i] = window.high[i] = c->padding[i];
+    // In the gradient of a transposed convolution with output padding the input may have room for
+    // more windows than there are results.
+    int64_t reach = c->dilation[i] * (w.sizes[2 + i] - 1) + 1;
+    int64_t windows = (x.sizes[2 + i] + 2 * c->padding[i] - reach) / c->stride[i] + 1;
+    if (windows != y_sizes[2 + i]) {
+      int64_t used = (y_sizes[2 + i] - 1) * c->stride[i] + reach;
+      window.high[i] = used - x.sizes[2 + i] - c->padding[i];
+    }
   }
   return convolve(c, x, "b, f", w, "o, i", "b, f", &window, y_sizes);
 }
@@ -347,7 +355,11 @@ void tpui_lower_convolution_backward(const tpui_lowering_t* op) {
   if (!read_conv(op, x, w, &c)) return;
   bool wanted[3];
   for (int i = 0; i < 3; ++i) wanted[i] = i < mask_count && mask[i] != 0;
-  for (int i = 0; i < 3; ++i) wanted[i] = wanted[i] && tpui_result_needed(op, i);
+  for (int i = 0; i < 3; ++i) {
+    // A result that the mask leaves out has no elements, but still needs a value.
+    if (!wanted[i]) tpui_set_result(op, i, tpui_constant(b, x.dtype, 0));
+    wanted[i] = wanted[i] && tpui_result_needed(op, i);
+  }
   tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
   bool empty = tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0;
   if (empty) {

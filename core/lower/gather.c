@@ -216,11 +216,11 @@ static tpui_hlo_t scatter_one_per_line(tpui_builder_t* b, const char* kind, tpui
 tpui_hlo_t tpui_scatter_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
                               tpui_hlo_t index, tpui_hlo_t source) {
   if (!tpui_ok(b)) return x;
+  if (tpui_count(index, 0, index.rank) == 0) return x;
   if (x.rank != index.rank || (source.rank != 0 && source.rank != index.rank)) {
     tpui_fail(b, TPU_INVALID_ARGUMENT, "index and src must have %d dimensions", x.rank);
     return x;
   }
-  if (tpui_count(index, 0, index.rank) == 0) return x;
   source = cut_to(b, source, index);
   tpui_hlo_t wrapped = tpui_wrap_index(b, index, x.sizes[dim]);
   bool one_per_line = index.sizes[dim] == 1;

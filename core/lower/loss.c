@@ -182,7 +182,8 @@ void tpui_lower_nll_loss(const tpui_lowering_t* op) {
   tpui_hlo_t loss = tpui_unary(b, "negate", tpui_binary(b, "multiply", picked, weights));
   if (reduction == REDUCE_NONE) {
     tpui_set_result_reshaped(op, 0, loss);
-    tpui_set_result(op, 1, constant(b, n.x, 0));
+    // PyTorch gives the total of an unreduced loss only for an unbatched input.
+    tpui_set_result(op, 1, n.x.rank == 1 ? sum_all(b, weights) : constant(b, n.x, 0));
     return;
   }
   tpui_hlo_t total = sum_all(b, weights);

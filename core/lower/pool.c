@@ -194,7 +194,7 @@ static tpui_hlo_t divisors(const pool_t* p, const int64_t* in, const int64_t* ou
                            const int64_t* sizes, bool include_pad, int64_t override,
                            tpu_dtype_t dtype) {
   tpui_builder_t* b = p->b;
-  if (override > 0) return tpui_constant(b, dtype, (double)override);
+  if (override != 0) return tpui_constant(b, dtype, (double)override);
   tpui_hlo_t total = {0};
   for (int i = 0; i < p->spatial; ++i) {
     int64_t* counts = tpui_arena(b, (size_t)(out[i] > 0 ? out[i] : 1) * sizeof(int64_t));

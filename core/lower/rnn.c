@@ -82,7 +82,8 @@ void tpui_lower_lstm_cell_backward(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, grad_gates);
   tpui_set_result(op, 1, mul(b, grad_c, forget));
   bool has_bias = tpu_attr_int(op->record->attrs, 0, 0) != 0;
-  if (has_bias && tpui_result_needed(op, 2)) tpui_set_result(op, 2, sum_rows(b, grad_gates));
+  // Without a bias the result has no elements, but still needs a value.
+  tpui_set_result(op, 2, has_bias ? sum_rows(b, grad_gates) : tpui_constant(b, dtype, 0));
 }
 
 void tpui_lower_gru_cell(const tpui_lowering_t* op) {
@@ -121,7 +122,9 @@ void tpui_lower_gru_cell_backward(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, grad_input);
   tpui_set_result(op, 1, grad_hidden);
   tpui_set_result(op, 2, mul(b, grad, update));
-  if (tpu_attr_int(op->record->attrs, 0, 0) == 0) return;
-  if (tpui_result_needed(op, 3)) tpui_set_result(op, 3, sum_rows(b, grad_input));
-  if (tpui_result_needed(op, 4)) tpui_set_result(op, 4, sum_rows(b, grad_hidden));
+  // Without biases these have no elements, but still need a value.
+  bool has_bias = tpu_attr_int(op->record->attrs, 0, 0) != 0;
+  tpui_hlo_t none = tpui_constant(b, dtype, 0);
+  tpui_set_result(op, 3, has_bias ? sum_rows(b, grad_input) : none);
+  tpui_set_result(op, 4, has_bias ? sum_rows(b, grad_hidden) : none);
 }

@@ -1,6 +1,7 @@
 /* The compiler's caches, keys and options, on the fake plugin. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -570,4 +571,56 @@ TPU_TEST(compile_every_pjrt_call_may_fail) {
     }
   }
   end(&f);
+}
+
+/* --- a real CPU plugin --- */
+
+/* max(1, NaN) and max(NaN, 1) through both compile modes: our default options must keep the NaN. */
+static void expect_nan(tpu_device_t* device, tpu_compiler_t* compiler, bool small) {
+  static const char text[] =
+      "module { func.func public @main(%a: tensor<2xf32>, %b: tensor<2xf32>) -> tensor<2xf32> {"
+      " %0 = stablehlo.maximum %a, %b : tensor<2xf32>\n return %0 : tensor<2xf32> } }";
+  tpu_compile_options_t options = {.small = small};
+  tpu_executable_t* executable = NULL;
+  TPU_REQUIRE_OK(tpu_compiler_get(compiler, text, sizeof(text) - 1, &options, &executable));
+  float left[2] = {1, NAN}, right[2] = {NAN, 1}, result[2] = {0, 0};
+  int64_t size = 2, bytes = 8;
+  tpu_buffer_t *inputs[2] = {NULL, NULL}, *output = NULL;
+  TPU_EXPECT_OK(tpu_buffer_from_host(device, left, TPU_F32, 1, &size, &inputs[0]));
+  TPU_EXPECT_OK(tpu_buffer_from_host(device, right, TPU_F32, 1, &size, &inputs[1]));
+  TPU_EXPECT_OK(tpu_executable_run(executable, 2, inputs, NULL, NULL, &bytes, &output));
+  TPU_EXPECT_OK(tpu_buffer_read(output, 0, result, 8));
+  TPU_EXPECT(isnan(result[0]) && isnan(result[1]));
+  tpu_buffer_release(output);
+  tpu_buffer_release(inputs[0]);
+  tpu_buffer_release(inputs[1]);
+  tpu_executable_release(executable);
+}
+
+TPU_TEST(compile_real_cpu_plugin) {
+  const char* path = getenv("TORCH_TPU_PJRT_PLUGIN");
+  if (path == NULL) {
+    tpu_test_skip("TORCH_TPU_PJRT_PLUGIN is not set");
+    return;
+  }
+  char folder[] = "/tmp/tpu_test_compile_XXXXXX";
+  TPU_REQUIRE(mkdtemp(folder) != NULL);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_CACHE_DIR, folder));
+  tpu_device_options_t options = {.plugin_path = path};
+  for (int life = 0; life < 2; ++life) {  // compiled, then loaded from disk
+    tpu_device_t* device = NULL;
+    tpu_compiler_t* compiler = NULL;
+    TPU_REQUIRE_OK(tpu_device_create(&options, &device));
+    TPU_REQUIRE_OK(tpu_compiler_create(device, &compiler));
+    expect_nan(device, compiler, false);
+    expect_nan(device, compiler, true);
+    tpu_compile_stats_t stats;
+    tpu_compiler_stats(compiler, &stats);
+    TPU_EXPECT_EQ(stats.compiles, life == 0 ? 2 : 0);
+    TPU_EXPECT_EQ(stats.disk_hits, life == 0 ? 0 : 2);
+    tpu_compiler_destroy(compiler);
+    tpu_device_destroy(device);
+  }
+  remove_tree(folder);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_CACHE_DIR, NULL));
 }

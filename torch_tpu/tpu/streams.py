@@ -18,12 +18,20 @@ class Stream(torch.Stream):
     return f"torch.tpu.Stream(device={self.device}, stream_id={self.stream_id})"
 
 
-class Event(torch.Event):
-  """A point in the device's work that can be waited for, as torch.cuda.Event."""
+class _EventType(type):
+  def __instancecheck__(cls, value):
+    return isinstance(value, torch.Event) and value.device.type == "tpu"
+
+
+class Event(metaclass=_EventType):
+  """A point in the device's work that can be waited for, as torch.cuda.Event.
+
+  Makes a plain torch.Event, because PyTorch refuses subclasses in elapsed_time.
+  """
 
   def __new__(cls, enable_timing=False, blocking=False, interprocess=False, external=False):
-    return super().__new__(
-      cls, "tpu", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
+    return torch.Event(
+      "tpu", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
     )
 
 
