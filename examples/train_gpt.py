@@ -185,17 +185,17 @@ def train(model, optimizer, batches, args):
   """Runs args.steps steps; returns the losses as floats."""
   tokens_per_step = args.batch * model.config.context
   losses = []
-  start = time.perf_counter()
+  times = [time.perf_counter()]
   with tqdm(total=args.steps, unit="step", dynamic_ncols=True) as bar:
     for step in range(args.steps):
       lr = scheduled_lr(step, args.steps, args.lr)
       losses.append(train_step(model, optimizer, batches.draw(), lr).item())
+      times.append(time.perf_counter())
       if step == 0:
-        bar.write(f"first step (with compiling): {time.perf_counter() - start:.1f} s")
-        start = time.perf_counter()
-      elif step % 5 == 0 or step == args.steps - 1:
-        speed = step * tokens_per_step / (time.perf_counter() - start)
-        bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens_per_s=f"{speed:,.0f}")
+        bar.write(f"first step, with compiling: {times[1] - times[0]:.1f} s")
+      recent = times[-21:]
+      speed = (len(recent) - 1) * tokens_per_step / (recent[-1] - recent[0])
+      bar.set_postfix_str(f"loss {losses[-1]:.3f}, {speed:,.0f} tokens/s", refresh=False)
       bar.update()
   return losses
 

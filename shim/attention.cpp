@@ -18,8 +18,6 @@ namespace {
 
 using OptT = const std::optional<at::Tensor>&;
 
-bool given(OptT tensor) { return tensor.has_value() && tensor->defined(); }
-
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, OptT mask,
                          double, bool, std::optional<double>, bool) {
   const bool plain = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && !query.is_nested() &&

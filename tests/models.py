@@ -178,8 +178,10 @@ def to_device(batch, device):
   return batch.to(device)
 
 
-def train(name, device, steps, optimizer, model=None, **options):
-  """Trains a fresh model; gives (model, losses as device tensors)."""
+def train(name, device, steps, optimizer, model=None, wait=True, **options):
+  """Trains a fresh model; gives (model, losses as device tensors).
+
+  Waits after each step, as loops that log do; without, all steps are one window in Fused mode."""
   fresh, batches, loss_of = build(name, **options)
   model = (model or fresh).to(device)
   opt = optimizer(model.parameters())
@@ -190,4 +192,6 @@ def train(name, device, steps, optimizer, model=None, **options):
     loss.backward()
     opt.step()
     losses.append(loss.detach())
+    if wait and torch.device(device).type != "cpu":
+      torch.accelerator.synchronize()
   return model, losses

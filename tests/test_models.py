@@ -77,6 +77,11 @@ def test_capturable(optimizer, device):
   assert on_host == {}
 
 
+def test_steps_without_waiting_are_one_window(device):
+  expected = models.train("mlp", "cpu", 4, OPTIMIZERS["adam"])
+  compare(models.train("mlp", device, 4, OPTIMIZERS["adam"], wait=False), expected)
+
+
 def test_every_mode_trains_the_cnn(mode, device):
   compare(
     models.train("resnet", device, 2, OPTIMIZERS["adam"]),

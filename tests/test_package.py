@@ -47,10 +47,10 @@ def test_other_pytorch_version_turns_the_device_off_but_not_pytorch():
     spec.loader.exec_module(version)
     version.TORCH_MINOR = "2.99"
     sys.modules["torch_tpu._version"] = version
-    import torch
+    import torch, torch_tpu
     assert not hasattr(torch, "tpu")
     print((torch.ones(2) + 1).tolist())
-    import torch_tpu
+    torch_tpu.register()
   """
   done = child(textwrap.dedent(code), check=False)
   assert done.stdout.strip() == "[2.0, 2.0]"

@@ -40,7 +40,7 @@ def register():
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
   extension = _import_extension()
 
-  from torch_tpu import _discovery
+  from torch_tpu import _discovery, _hooks, _patches
 
   torch.utils.rename_privateuse1_backend("tpu")
   from torch_tpu import tpu
@@ -50,6 +50,8 @@ def register():
   tpu._register_submodules("torch.tpu")
   torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
   install_backends_module(torch)
+  _patches.apply(torch)
+  _hooks.install(torch)
   plugin = _discovery.find_plugin()
   if plugin.problem:
     if hasattr(extension, "set_plugin_problem"):
@@ -95,5 +97,5 @@ def _import_extension():
   except ImportError as error:
     raise ImportError(
       f"torch_tpu's extension module cannot be loaded ({error}). Build it: 'make build' in a "
-      f"source tree, or 'pip install --no-build-isolation .'"
+      f"source tree, or 'pip install .'"
     ) from error

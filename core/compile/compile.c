@@ -1,3 +1,4 @@
+#define _GNU_SOURCE  // memmem
 #include "compile/compile.h"
 
 #include <errno.h>
@@ -231,6 +232,12 @@ static tpu_status_t make_executable(const request_t* request, tpu_executable_t**
   return NULL;
 }
 
+/* XLA:CPU emits a scatter only inside a fusion, and the small mode makes none. */
+static bool needs_fusion(const char* text, size_t text_size) {
+  static const char scatter[] = "stablehlo.scatter";
+  return memmem(text, text_size, scatter, sizeof(scatter) - 1) != NULL;
+}
+
 tpu_status_t tpu_compiler_get(tpu_compiler_t* compiler, const char* text, size_t text_size,
                               const tpu_compile_options_t* options,
                               tpu_executable_t** out_executable) {
@@ -243,7 +250,8 @@ tpu_status_t tpu_compiler_get(tpu_compiler_t* compiler, const char* text, size_t
       .compiler = compiler,
       .text = text,
       .text_size = text_size,
-      .small = options != NULL && options->small && platform->fast_compile_small,
+      .small = options != NULL && options->small && platform->fast_compile_small &&
+               !needs_fusion(text, text_size),
   };
   tpui_key_t key = compiler->keys[request.small];
   tpui_key_add(&key, "text", text, text_size);

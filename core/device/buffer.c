@@ -130,6 +130,8 @@ void tpu_buffer_release(tpu_buffer_t* buffer) {
 
 int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer) { return buffer->bytes; }
 
+bool tpu_buffer_has_content(const tpu_buffer_t* buffer) { return buffer->pjrt != NULL; }
+
 /* --- host transfers --- */
 
 tpu_status_t tpui_dense_bytes(tpu_dtype_t dtype, int rank, const int64_t* sizes,

@@ -84,6 +84,8 @@ TPU_MUST_USE tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer);
 TPU_MUST_USE tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** out_pointer);
 
 int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer);
+/* False once the content was donated to a program. */
+bool tpu_buffer_has_content(const tpu_buffer_t* buffer);
 void tpu_buffer_retain(tpu_buffer_t* buffer);
 void tpu_buffer_release(tpu_buffer_t* buffer);
 

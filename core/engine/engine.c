@@ -33,6 +33,7 @@ static void choose_limits(tpu_engine_t* e) {
       program > 0 ? (uint32_t)program : (uint32_t)tpu_device_platform(e->device)->program_ops;
   e->partition.min_records = e->partition.max_records / 4;
   e->window_limit = window > 0 ? (uint32_t)window : 1;
+  e->flush_at = e->window_limit < TPUI_LOOP_CHECK ? e->window_limit : TPUI_LOOP_CHECK;
 }
 
 tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t** out_engine) {
@@ -42,7 +43,9 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   (void)pthread_mutex_init(&e->lock, NULL);
   (void)pthread_cond_init(&e->landed, NULL);
   tpu_recorder_init(&e->recorder, &e->pool);
-  tpu_status_t status = initial_mode(&e->mode);
+  tpu_eager_mode_t mode;
+  tpu_status_t status = initial_mode(&mode);
+  atomic_init(&e->mode, mode);
   if (status == NULL) status = tpu_queue_create(&e->queue);
   if (status == NULL) status = tpu_memo_create(&e->memo);
   if (status == NULL) status = tpu_address_space_create(&e->addresses);
@@ -81,16 +84,22 @@ void tpu_engine_destroy(tpu_engine_t* e) {
 
 tpu_device_t* tpu_engine_device(tpu_engine_t* engine) { return engine->device; }
 
-tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) { return engine->mode; }
+tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) {
+  return atomic_load_explicit(&engine->mode, memory_order_relaxed);
+}
 
 tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   if (mode != TPU_MODE_DEBUG && mode != TPU_MODE_STRICT && mode != TPU_MODE_FUSED) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "eager mode %d: must be 0, 1 or 2", (int)mode);
   }
   tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = tpui_flush(engine);
-  tpui_wait_idle(engine);
-  if (status == NULL) engine->mode = mode;
+  tpu_status_t status = NULL;
+  // Waiting gives the lock up, so that others may record meanwhile.
+  do {
+    status = tpui_flush(engine);
+    tpui_wait_idle(engine);
+  } while (status == NULL && engine->recorder.record_count > 0);
+  if (status == NULL) atomic_store_explicit(&engine->mode, mode, memory_order_relaxed);
   tpu_mutex_unlock(&engine->lock);
   return status;
 }

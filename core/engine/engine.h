@@ -119,6 +119,44 @@ typedef struct tpu_call_t {
 TPU_MUST_USE tpu_status_t tpu_engine_record(tpu_engine_t* engine, tpu_call_t* call,
                                             bool* out_unknown);
 
+/* --- captures and templates --- */
+
+/* A template is what one call of a composite operation recorded, kept so that the next call with the
+ * same signature appends the same records for its own tensors without running the call again.
+ *
+ *   capture_begin(inputs) -> the caller runs the operation -> capture_end(results) -> template
+ *   replay(template, other inputs) -> other results
+ *
+ * A template fits all inputs with the same views; they may lie at other offsets. Two inputs that
+ * share a storage must do so in the same way at each replay: that is the caller's to see to, and so
+ * is everything else that the operation's course depends on, such as the numbers given to it. */
+typedef struct tpu_template_t tpu_template_t;
+
+/* Begins to watch what this thread records. Not while anyone else captures: `*out_began` is false
+ * then. Until the capture ends, the mode's flushes after records are put off. */
+TPU_MUST_USE tpu_status_t tpu_engine_capture_begin(tpu_engine_t* engine, int input_count,
+                                                   const tpu_operand_t* inputs, bool* out_began);
+
+/* Ends this thread's capture. `results` are tensors, each the whole of a storage of its own. Gives a
+ * template (free with tpu_template_destroy) or none: then `*out_obstacle` is a literal that says, in
+ * the words "it ...", why this operation never gives one with such inputs; NULL when another thread
+ * came between, and the next try may. `name` is for error texts and is copied. */
+TPU_MUST_USE tpu_status_t tpu_engine_capture_end(tpu_engine_t* engine, const char* name,
+                                                 int result_count, const tpu_operand_t* results,
+                                                 tpu_template_t** out_template,
+                                                 const char** out_obstacle);
+/* Ends it without a template, for an operation that failed. */
+void tpu_engine_capture_cancel(tpu_engine_t* engine);
+
+/* Appends the template's records. Fills `results` (as many as were captured) like tpu_engine_record.
+ * TPU_INVALID_ARGUMENT when an input's view is not the captured one. */
+TPU_MUST_USE tpu_status_t tpu_engine_replay(tpu_engine_t* engine, const tpu_template_t* made,
+                                            const tpu_operand_t* inputs, tpu_result_t* results);
+int tpu_template_result_count(const tpu_template_t* made);
+int tpu_template_record_count(const tpu_template_t* made);
+/* Before its engine. Nobody may be replaying it. */
+void tpu_template_destroy(tpu_template_t* made);
+
 /* --- flushing, reading, writing --- */
 
 /* Launches everything recorded. With `wait`, also waits for it and reports its error. */

@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "engine/internal.h"
+#include "trace/print.h"
 
 /* Jobs that may wait at once; bounds the memory that windows in flight hold. */
 #define MAX_IN_FLIGHT 4
@@ -15,6 +16,7 @@
 struct tpui_flight_t {
   tpu_queue_item_t item;
   tpu_engine_t* engine;
+  uint64_t serial;
   tpui_variant_t* variant;  // borrowed; in_flight keeps it
   tpui_plan_t* plan;
   tpu_job_t job;
@@ -42,7 +44,8 @@ static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** ou
   return NULL;
 }
 
-/* The plan for the window: the expected one, a known one, or a new one. */
+/* The plan for the window: the expected one, a known one, or a new one; NULL when making one must
+ * wait, since it may drop plans that jobs in flight still run. */
 static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_plan_t** out_plan) {
   tpui_plan_t* expected = e->last_plan != NULL ? e->last_plan->next : NULL;
   if (expected != NULL && e->recorder.predicted == &expected->window &&
@@ -52,23 +55,26 @@ static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_
   }
   uint64_t hash = tpui_plan_hash(window);
   *out_plan = tpui_plan_find(&e->plans, window, hash);
-  if (*out_plan != NULL) return NULL;
-  tpui_wait_idle(e);  // adding may drop plans that jobs in flight still run
+  if (*out_plan != NULL || e->in_flight > 0) return NULL;
+  e->recorder.predicted = NULL;  // it may be dropped now
   return tpui_plan_add(&e->plans, window, hash, out_plan);
 }
 
+/* Gives no variant when one must be made first and jobs in flight have to land before that. */
 static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, const uint8_t* live,
                                 const uint8_t* dead, tpui_plan_t** out_plan,
                                 tpui_variant_t** out_variant) {
+  *out_variant = NULL;
   TPU_RETURN_IF_ERROR(find_plan(e, window, out_plan));
+  if (*out_plan == NULL) return NULL;
   (*out_plan)->last_use = ++e->plans.clock;
   *out_variant = tpui_plan_fit(*out_plan, e->recorder.slots, e->recorder.values);
   if (TPU_LIKELY(*out_variant != NULL)) {
     ++e->stats.window_hits;
     return NULL;
   }
+  if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
-  tpui_wait_idle(e);  // extending may drop the oldest variant
   tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
@@ -95,6 +101,11 @@ static tpu_status_t reserve_flight(tpui_flight_t* f, const tpu_recorder_t* r, si
   return NULL;
 }
 
+static void give_flight(tpu_engine_t* e, tpui_flight_t* flight) {
+  flight->next_free = e->free_flights;
+  e->free_flights = flight;
+}
+
 static tpu_status_t take_flight(tpu_engine_t* e, tpui_flight_t** out_flight) {
   if (e->free_flights != NULL) {
     *out_flight = e->free_flights;
@@ -113,24 +124,30 @@ void tpui_flights_free(tpu_engine_t* e) {
   }
 }
 
+/* A window may have no externals, slots or undo entries, and then no arrays for them. */
+static void copy_array(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) memcpy(to, from, bytes);
+}
+
 /* Moves the window into a flight: live values point at its entries, externals change owner. */
 static void load_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
                         tpui_variant_t* variant, const uint8_t* dead) {
   tpu_recorder_t* r = &e->recorder;
   f->engine = e;
+  f->serial = ++e->flight_serial;
   f->plan = plan;
   f->variant = variant;
-  memcpy(f->values, r->values, r->value_count * sizeof(void*));
+  copy_array(f->values, r->values, r->value_count * sizeof(void*));
   for (size_t v = 0; v < r->value_count; ++v) {
     if (f->values[v] == NULL) continue;
     f->values[v]->slot = &f->values[v];
     f->values[v]->state = TPU_VALUE_LAUNCHED;
   }
-  memcpy(f->job.externals, r->externals, r->external_count * sizeof(void*));
+  copy_array(f->job.externals, r->externals, r->external_count * sizeof(void*));
   for (size_t i = 0; i < r->external_count; ++i) tpu_value_retain(r->externals[i]);
-  memcpy((void*)f->job.slots, r->slots, r->slot_count * sizeof(tpu_slot_t));
-  memcpy((void*)f->job.external_dead, dead, r->external_count);
-  if (e->undo_count > 0) memcpy(f->undo, e->undo, e->undo_count * sizeof(tpui_undo_t));
+  copy_array((void*)f->job.slots, r->slots, r->slot_count * sizeof(tpu_slot_t));
+  copy_array((void*)f->job.external_dead, dead, r->external_count);
+  copy_array(f->undo, e->undo, e->undo_count * sizeof(tpui_undo_t));
   f->undo_count = e->undo_count;
   e->undo_count = 0;
   f->job.device = e->device;
@@ -142,28 +159,39 @@ static void load_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
   f->job.error = NULL;
 }
 
-/* Brings back what a failed result replaced, newest content first; `buffers` still holds the results
- * that no storage wanted. */
+/* The content that a failed result replaced, with one reference; NULL when it failed too or was given
+ * away to a program. `buffers` still holds the results that nobody wanted. */
+static tpu_value_t* former_value(tpui_flight_t* f, const tpui_undo_t* undo) {
+  tpu_value_t* old = undo->old != NULL ? undo->old : f->values[undo->old_number];
+  if (old != NULL) {
+    if (old->state != TPU_VALUE_READY || !tpu_buffer_has_content(old->buffer)) return NULL;
+    tpu_value_retain(old);
+    return old;
+  }
+  tpu_buffer_t** buffer = &f->job.buffers[undo->old_number];
+  if (*buffer == NULL || !tpu_buffer_has_content(*buffer)) return NULL;
+  if (!tpui_value_adopt(f->engine, f->plan->window.value_metas[undo->old_number], *buffer, &old)) {
+    return NULL;
+  }
+  *buffer = NULL;
+  return old;
+}
+
+/* Goes back from the failed content to the newest that is there. */
 static void restore_storage(tpui_flight_t* f, tpu_storage_t* storage) {
   tpu_engine_t* e = f->engine;
   uint32_t number = storage->value->number;
   for (size_t i = f->undo_count; i-- > 0;) {
     tpui_undo_t* undo = &f->undo[i];
     if (undo->storage != storage->serial || undo->number != number) continue;
-    number = undo->old_number;  // for the case that the old value failed too
-    tpu_value_t* old = undo->old;
+    tpu_value_t* old = former_value(f, undo);
     if (old != NULL) {
-      tpu_value_retain(old);
-    } else if (f->job.buffers[undo->old_number] != NULL &&
-               tpui_value_adopt(e, f->plan->window.value_metas[undo->old_number],
-                                f->job.buffers[undo->old_number], &old)) {
-      f->job.buffers[undo->old_number] = NULL;
-    } else {
-      continue;
+      tpu_value_release(&e->pool, storage->value);
+      tpui_storage_set(storage, old);
+      return;
     }
-    tpu_value_release(&e->pool, storage->value);
-    storage->value = old;
-    return;
+    if (undo->old != NULL) return;
+    number = undo->old_number;
   }
 }
 
@@ -173,12 +201,12 @@ static void restore_storages(tpui_flight_t* f) {
     tpu_storage_t* storage = &e->storage_slabs[i / TPUI_SLAB_STORAGES][i % TPUI_SLAB_STORAGES];
     tpu_value_t* value = storage->value;
     // Only values of this very flight: others were restored, or belong to a later one.
-    if (value == NULL || value->state != TPU_VALUE_FAILED || value->flight != f) continue;
+    if (value == NULL || value->state != TPU_VALUE_FAILED || value->flight != f->serial) continue;
     restore_storage(f, storage);
   }
 }
 
-/* Every value that is still held gets its buffer or the error. */
+/* Every value that is still held gets its buffer or the error. Entries of failed ones turn NULL. */
 static void hand_out(tpui_flight_t* f) {
   for (uint32_t v = 0; v < f->job.value_count; ++v) {
     tpu_value_t* value = f->values[v];
@@ -188,14 +216,9 @@ static void hand_out(tpui_flight_t* f) {
       f->job.buffers[v] = NULL;
     } else {
       tpu_value_fail(value, tpu_status_copy(f->job.error));
-      value->flight = f;
+      value->flight = f->serial;
+      f->values[v] = NULL;
     }
-  }
-}
-
-static void forget_flight(tpui_flight_t* f) {
-  for (uint32_t v = 0; v < f->job.value_count; ++v) {
-    if (f->values[v] != NULL) f->values[v]->flight = NULL;
   }
 }
 
@@ -206,7 +229,6 @@ static void finish(tpui_flight_t* f) {
   hand_out(f);
   if (TPU_UNLIKELY(f->job.error != NULL)) {
     restore_storages(f);
-    forget_flight(f);
     if (e->pending_error == NULL) {
       e->pending_error = f->job.error;
     } else {
@@ -222,8 +244,7 @@ static void finish(tpui_flight_t* f) {
   for (uint32_t i = 0; i < f->job.external_count; ++i) {
     tpu_value_release(&e->pool, f->job.externals[i]);
   }
-  f->next_free = e->free_flights;
-  e->free_flights = f;
+  give_flight(e, f);
 }
 
 /* On the launch thread, without the lock. */
@@ -241,7 +262,6 @@ static void run_queued(tpu_queue_item_t* item) {
 /* In order: a small job may overtake nothing, so it is queued behind others. */
 static void launch(tpu_engine_t* e, tpui_flight_t* flight) {
   bool queue = e->mode != TPU_MODE_DEBUG && (flight->variant->heavy || e->in_flight > 0);
-  while (queue && e->in_flight >= MAX_IN_FLIGHT) (void)pthread_cond_wait(&e->landed, &e->lock);
   flight->item.run = run_queued;
   if (queue) {
     tpu_status_t status = tpu_queue_push(e->queue, &flight->item);
@@ -249,9 +269,8 @@ static void launch(tpu_engine_t* e, tpui_flight_t* flight) {
       ++e->in_flight;
       return;
     }
-    tpu_status_free(status);  // no thread to be had: run it here, in turn
+    tpu_status_free(status);  // no thread to be had, so nothing is queued: run it here
   }
-  tpui_wait_idle(e);
   tpu_job_run(&flight->job);
   finish(flight);
 }
@@ -264,27 +283,41 @@ void tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
   while (value->state == TPU_VALUE_LAUNCHED) (void)pthread_cond_wait(&e->landed, &e->lock);
 }
 
-tpu_status_t tpui_flush(tpu_engine_t* e) {
-  if (e->recorder.record_count == 0) return NULL;
+static void log_window(const tpu_window_t* window, const tpui_variant_t* variant) {
+  if (tpu_log_enabled(TPU_LOG_FLUSH)) {
+    tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> %u programs",
+            window->record_count, window->value_count, window->external_count,
+            variant->step_count);
+  }
+  if (!tpu_log_enabled(TPU_LOG_TRACE)) return;
+  tpu_strbuf_t text = {0};
+  for (uint32_t i = 0; i < window->record_count; ++i) {
+    tpu_strbuf_clear(&text);
+    tpu_record_print(window, i, &text);
+    tpu_log(TPU_LOG_TRACE, "%s", tpu_strbuf_text(&text));
+  }
+  tpu_strbuf_free(&text);
+}
+
+/* Launches the window as it is now. `*out_waits`: nothing was done, jobs in flight must land first. */
+static tpu_status_t flush_now(tpu_engine_t* e, bool* out_waits) {
   tpu_window_t window;
   uint8_t *live, *dead;
   tpui_plan_t* plan = NULL;
   tpui_variant_t* variant = NULL;
   tpui_flight_t* flight = NULL;
-  TPU_RETURN_IF_ERROR(take_flight(e, &flight));
   tpu_recorder_window(&e->recorder, &window);
+  TPU_RETURN_IF_ERROR(mark_flags(e, &live, &dead));
+  TPU_RETURN_IF_ERROR(plan_window(e, &window, live, dead, &plan, &variant));
+  *out_waits = variant == NULL;
+  if (*out_waits) return NULL;
+  TPU_RETURN_IF_ERROR(take_flight(e, &flight));
   tpu_status_t status = reserve_flight(flight, &e->recorder, e->undo_count);
-  if (status == NULL) status = mark_flags(e, &live, &dead);
-  if (status == NULL) status = plan_window(e, &window, live, dead, &plan, &variant);
   if (status != NULL) {
-    flight->next_free = e->free_flights;
-    e->free_flights = flight;
+    give_flight(e, flight);
     return status;
   }
-  if (tpu_log_enabled(TPU_LOG_FLUSH)) {
-    tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> %u programs",
-            window.record_count, window.value_count, window.external_count, variant->step_count);
-  }
+  log_window(&window, variant);
   ++e->stats.flushes;
   load_flight(e, flight, plan, variant, dead);
   if (e->last_plan != NULL) e->last_plan->next = plan;
@@ -294,27 +327,123 @@ tpu_status_t tpui_flush(tpu_engine_t* e) {
   return NULL;
 }
 
+/* Waits until one more job may be in flight; none beside one that runs on this thread. */
+static void wait_for_room(tpu_engine_t* e) {
+  int most = e->mode == TPU_MODE_DEBUG ? 1 : MAX_IN_FLIGHT;
+  while (e->in_flight >= most) (void)pthread_cond_wait(&e->landed, &e->lock);
+}
+
+/* Waiting gives the lock up, and others then record or flush: so all waiting comes before looking at
+ * the window, and windows are launched in the order in which they were recorded. */
+tpu_status_t tpui_flush(tpu_engine_t* e) {
+  bool waits = true;
+  while (waits) {
+    wait_for_room(e);
+    if (e->recorder.record_count == 0) return NULL;
+    if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, "it waits for the device");
+    TPU_RETURN_IF_ERROR(flush_now(e, &waits));
+    if (waits) tpui_wait_idle(e);
+  }
+  return NULL;
+}
+
+void tpui_told(tpu_engine_t* e, tpu_status_t error) {
+  if (e->pending_error == NULL ||
+      tpu_status_code(error) != tpu_status_code(e->pending_error) ||
+      strcmp(tpu_status_message(error), tpu_status_message(e->pending_error)) != 0) {
+    return;
+  }
+  tpu_status_free(e->pending_error);
+  e->pending_error = NULL;
+}
+
 static tpu_status_t take_pending(tpu_engine_t* e) {
   tpu_status_t error = e->pending_error;
   e->pending_error = NULL;
   return error;
 }
 
-tpu_status_t tpui_flush_if_due(tpu_engine_t* e) {
-  if (TPU_LIKELY(e->mode == TPU_MODE_FUSED && e->recorder.record_count < e->window_limit)) {
+/* Waits for the content of all storages and gives the first error that nobody was told. Devices may
+ * accept a program and fail it later. Gives the lock up while it waits. */
+static tpu_status_t await_contents(tpu_engine_t* e) {
+  tpu_status_t result = NULL;
+  for (size_t i = 0; i < e->storage_slab_count * TPUI_SLAB_STORAGES; ++i) {
+    tpu_value_t* value = e->storage_slabs[i / TPUI_SLAB_STORAGES][i % TPUI_SLAB_STORAGES].value;
+    if (value == NULL || value->state != TPU_VALUE_READY || value->awaited) continue;
+    tpu_value_retain(value);
+    tpu_mutex_unlock(&e->lock);
+    tpu_status_t status = tpu_buffer_await(value->buffer);
+    tpu_mutex_lock(&e->lock);
+    value->awaited = true;
+    tpu_value_release(&e->pool, value);
+    if (result == NULL) {
+      result = status;
+    } else {
+      tpu_status_free(status);
+    }
+  }
+  return result;
+}
+
+/* The error to tell at a sync, once. */
+static tpu_status_t sync_contents(tpu_engine_t* e) {
+  tpu_status_t error = await_contents(e), pending = take_pending(e);
+  if (pending == NULL) return error;
+  tpu_status_free(error);  // the earlier one is the cause, or as good
+  return pending;
+}
+
+/* A window that grows without a sync is a loop (launch it turn by turn from now on, so that all its
+ * windows are the same), or just long (look again later). True when it should be launched now. */
+static tpu_status_t look_for_loop(tpu_engine_t* e, bool* out_launch) {
+  tpu_window_t window;
+  uint32_t count = (uint32_t)e->recorder.record_count, period;
+  *out_launch = count == e->loop_length || count >= e->window_limit;
+  if (*out_launch) return NULL;
+  tpu_recorder_window(&e->recorder, &window);
+  TPU_RETURN_IF_ERROR(tpu_partition_period(&window, &period));
+  if (period == 0) {
+    e->flush_at = count * 2 < e->window_limit ? count * 2 : e->window_limit;
     return NULL;
   }
+  e->loop_length = (TPUI_LOOP_MIN + period - 1) / period * period;
+  e->loop_misses = 0;
+  *out_launch = true;
+  return NULL;
+}
+
+/* Windows of a known loop end after its turns, others at the first look. A loop whose windows keep
+ * being new (the first ones are) is over. */
+static void set_flush_at(tpu_engine_t* e) {
+  if (e->recorder.record_count == e->loop_length) {
+    e->loop_misses = e->recorder.predicted != NULL ? 0 : e->loop_misses + 1;
+    if (e->loop_misses > TPUI_LOOP_MISSES) e->loop_length = 0;
+  }
+  uint32_t limit = e->loop_length > 0 ? e->loop_length : TPUI_LOOP_CHECK;
+  e->flush_at = limit < e->window_limit ? limit : e->window_limit;
+}
+
+tpu_status_t tpui_flush_if_due(tpu_engine_t* e) {
+  if (TPU_LIKELY(e->mode == TPU_MODE_FUSED && e->recorder.record_count < e->flush_at)) {
+    return NULL;
+  }
+  bool launch_now = true;
+  if (e->mode == TPU_MODE_FUSED) TPU_RETURN_IF_ERROR(look_for_loop(e, &launch_now));
+  if (!launch_now) return NULL;
+  set_flush_at(e);
+  if (TPU_UNLIKELY(e->capture != NULL) && tpui_capture_is_mine(e)) return NULL;  // at its end
   TPU_RETURN_IF_ERROR(tpui_flush(e));
-  // Fused mode tells at the next sync; in the others the op that failed is the one just recorded,
-  // or in Strict an earlier one.
-  return e->mode == TPU_MODE_FUSED ? NULL : take_pending(e);
+  // Fused mode tells at the next sync; in Debug mode the op that failed is the one just recorded, in
+  // Strict mode that or an earlier one.
+  if (e->mode == TPU_MODE_FUSED) return NULL;
+  return e->mode == TPU_MODE_DEBUG ? sync_contents(e) : take_pending(e);
 }
 
 tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait) {
   tpu_mutex_lock(&engine->lock);
   tpu_status_t status = tpui_flush(engine);
   if (wait) tpui_wait_idle(engine);
-  if (status == NULL && wait) status = take_pending(engine);
+  if (status == NULL && wait) status = sync_contents(engine);
   tpu_mutex_unlock(&engine->lock);
   return status;
 }

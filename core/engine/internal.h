@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/template.h"
 #include "launch/queue.h"
 #include "trace/address.h"
 #include "trace/memo.h"
@@ -19,7 +20,8 @@
 struct tpu_storage_t {
   _Atomic int32_t refs;     // any thread
   tpu_engine_t* engine;
-  tpu_value_t* value;       // NULL: no content yet, reads as zeros
+  tpu_value_t* value;       // NULL: no content yet, reads as zeros; see tpui_storage_set
+  _Atomic tpu_meta_id_t layout;  // value's metadata, 0 without one; read by any thread
   int64_t nbytes;
   void* address;
   uint64_t serial;          // never reused, unlike the pointer
@@ -34,6 +36,12 @@ typedef struct tpui_undo_t {
   uint32_t old_number;   // ... with this number
 } tpui_undo_t;
 
+/* Records after which a window without a sync is searched for a loop. */
+#define TPUI_LOOP_CHECK 4096
+/* A loop's windows hold as many turns as make at least this many records. */
+#define TPUI_LOOP_MIN 512
+#define TPUI_LOOP_MISSES 4
+
 /* A window on its way through the launch queue; see flush.c. */
 typedef struct tpui_flight_t tpui_flight_t;
 
@@ -41,14 +49,18 @@ struct tpu_engine_t {
   tpu_mutex_t lock;
   tpu_device_t* device;
   tpu_compiler_t* compiler;
-  tpu_eager_mode_t mode;
-  uint32_t window_limit;
+  _Atomic tpu_eager_mode_t mode;  // read by any thread
+  uint32_t window_limit;       // most records in a window
+  uint32_t flush_at;           // records at which this window is launched unasked
+  uint32_t loop_length;        // records of some turns of a loop that never syncs; 0: none known
+  uint32_t loop_misses;        // its windows in a row that were not expected
   tpu_partition_options_t partition;
 
   tpu_value_pool_t pool;
   tpu_recorder_t recorder;
   tpu_memo_t* memo;
   tpu_address_space_t* addresses;
+  tpui_capture_t* capture;     // NULL while nobody captures
   tpu_storage_t* free_storages;
   tpu_storage_t** storage_slabs;
   size_t storage_slab_count, storage_slab_capacity;
@@ -65,6 +77,7 @@ struct tpu_engine_t {
   tpu_queue_t* queue;
   pthread_cond_t landed;       // a queued flight finished
   int in_flight;               // queued and not finished
+  uint64_t flight_serial;      // of the newest flight
   tpui_flight_t* free_flights;
 
   tpu_status_t pending_error;  // of a launch that nobody has been told about
@@ -72,6 +85,10 @@ struct tpu_engine_t {
 };
 
 /* --- storage.c --- */
+static inline void tpui_storage_set(tpu_storage_t* storage, tpu_value_t* value) {
+  storage->value = value;
+  atomic_store_explicit(&storage->layout, value != NULL ? value->meta : 0, memory_order_relaxed);
+}
 TPU_MUST_USE tpu_status_t tpui_storage_create(tpu_engine_t* engine, int64_t nbytes,
                                               tpu_storage_t** out_storage);
 /* Makes `value` (taken) the content. When `undoable`, the old content can come back (flush.c). */
@@ -89,7 +106,23 @@ bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int
 bool tpui_value_adopt(tpu_engine_t* engine, tpu_meta_id_t meta, tpu_buffer_t* buffer,
                       tpu_value_t** out_value);
 
+/* --- capture.c --- */
+static inline bool tpui_capture_is_mine(const tpu_engine_t* engine) {
+  return pthread_equal(engine->capture->thread, pthread_self()) != 0;
+}
+/* For the following, engine->capture is not NULL. Something was done to the window: by the capturing
+ * thread, then `obstacle` (a literal, NULL for none) says why no template can be made; by another one,
+ * then none can be made this time. */
+void tpui_capture_touched(tpu_engine_t* engine, const char* obstacle);
+/* The storage got other content. */
+void tpui_capture_bound(tpu_engine_t* engine, const tpu_storage_t* storage);
+/* This READY value came from the host. */
+void tpui_capture_constant(tpu_engine_t* engine, tpu_value_t* value);
+
 /* --- record.c --- */
+/* Gives operands values, since that may record an op. The error of a failed one names `reader`. */
+TPU_MUST_USE tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands,
+                                                const char* reader);
 /* Records an internal op with one result. operands[k].storage values must not be needed: operands
  * are values here. */
 typedef struct tpui_internal_operand_t {
@@ -107,8 +140,11 @@ TPU_MUST_USE tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id
 
 /* --- flush.c --- */
 /* Launches the window. Errors go to the values concerned and to engine->pending_error; the status is
- * for what prevented the flush itself (memory). */
+ * for what prevented the flush itself (memory). May give the lock up before it looks at the window,
+ * and not afterwards. */
 TPU_MUST_USE tpu_status_t tpui_flush(tpu_engine_t* engine);
+/* The caller hands this error to the user: the next sync must not tell it again. */
+void tpui_told(tpu_engine_t* engine, tpu_status_t error);
 /* Waits until nothing is queued. Gives the lock up meanwhile, so values may change state. */
 void tpui_wait_idle(tpu_engine_t* engine);
 /* The same until this value has landed; the caller holds a reference. */

@@ -151,6 +151,7 @@ static tpu_status_t compile_all(maker_t* m, tpu_partition_t* partition, bool kee
     if (status == NULL) continue;
     if (!keep_errors) return status;
     step->error = status;
+    variant->broken = true;
   }
   return NULL;
 }
@@ -195,17 +196,21 @@ static tpu_status_t fill_variant(maker_t* m) {
   return status;
 }
 
-/* One program per op, so that only the op that cannot be compiled fails; every result is kept, so
- * that what it would have overwritten can come back. */
+/* One program per op, so that only the op that cannot be compiled fails; every result is kept and no
+ * content is given away, so that what it would have overwritten can come back. */
 static tpu_status_t fill_variant_singly(maker_t* m) {
   tpu_partition_t partition;
   tpu_partition_options_t options = *m->planner->partition;
   options.single = true;
+  m->variant->single = true;
   memset(m->variant->live, 1, m->window.value_count);
-  TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, m->external_dead, &options,
-                                    &partition));
-  tpu_status_t status = compile_all(m, &partition, true);
+  void* none_dead = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(m->window.external_count + 1, 1, &none_dead));
+  tpu_status_t status = tpu_partition(&m->window, m->variant->live, none_dead, &options,
+                                      &partition);
+  if (status == NULL) status = compile_all(m, &partition, true);
   tpu_partition_free(&partition);
+  tpu_free(none_dead);
   return status;
 }
 
@@ -223,6 +228,7 @@ static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots
   choose_dynamic(plan, slots, variant->slot_dynamic);
   mark_random_slots(&plan->window, variant->slot_dynamic);
   for (int i = 0; i < plan->variant_count; ++i) {
+    if (plan->variants[i]->single) continue;  // it keeps everything
     for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->variants[i]->live[k];
   }
   return NULL;

@@ -20,6 +20,8 @@ typedef struct tpui_variant_t {
   uint32_t step_count;
   tpu_step_t* steps;        // owned
   bool heavy;               // worth a thread switch
+  bool single;              // one program per op, since larger ones could not be compiled
+  bool broken;              // some op could not be compiled alone either: never fits again
 } tpui_variant_t;
 
 #define TPUI_MAX_VARIANTS 8
@@ -64,8 +66,8 @@ void tpui_variant_free_steps(tpui_variant_t* variant);
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
                               tpu_value_t* const* live);
 /* Makes a variant for this window (partition, lower, compile). `live` has one byte per value.
- * A program that cannot be compiled as a whole is replaced by single ops; those that fail alone keep
- * their error in their step, so that only their own results fail. */
+ * A window with a program that cannot be compiled is made of single ops instead; those that fail
+ * alone keep their error in their step, so that only their own results fail. */
 TPU_MUST_USE tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
                                            const tpu_slot_t* slots, const uint8_t* live,
                                            const uint8_t* external_dead,

@@ -168,6 +168,7 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
 
 static bool variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
                          const tpu_slot_t* slots, tpu_value_t* const* live) {
+  if (variant->broken) return false;  // the reason may be gone: it is tried again
   for (uint32_t s = 0; s < window->slot_count; ++s) {
     if (!variant->slot_dynamic[s] && variant->slot_values[s].bits != slots[s].bits) return false;
   }

@@ -9,18 +9,18 @@
 #define MAX_COUNT 0xffff
 
 /* Operands must have values before the draft begins, since giving one records an op. */
-static tpu_status_t prepare_operands(const tpu_call_t* call) {
-  for (int k = 0; k < call->operand_count; ++k) {
-    const tpu_operand_t* operand = &call->operands[k];
+tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, const char* reader) {
+  for (int k = 0; k < count; ++k) {
+    const tpu_operand_t* operand = &operands[k];
     if (operand->kind != TPU_OPERAND_TENSOR) continue;
     tpu_storage_t* storage = operand->storage;
     if (TPU_UNLIKELY(storage->value == NULL)) {
       TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(storage, operand->view));
     }
     if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_FAILED)) {
+      tpui_told(storage->engine, storage->value->error);
       return tpu_status_annotate(tpu_status_copy(storage->value->error),
-                                 "%s reads a tensor whose computation failed",
-                                 tpu_op_info(call->op)->name);
+                                 "%s reads a tensor whose computation failed", reader);
     }
   }
   return NULL;
@@ -63,8 +63,8 @@ static tpu_status_t created_meta(tpu_meta_id_t wanted, tpu_meta_id_t* out_meta) 
 
 static size_t write_signature(const tpu_call_t* call, uint32_t* words) {
   size_t n = 0;
-  words[n++] = (uint32_t)call->op | (uint32_t)call->variant << 16 |
-               (uint32_t)call->result_count << 24;
+  words[n++] = (uint32_t)call->op | (uint32_t)call->variant << 16;
+  words[n++] = (uint32_t)call->result_count;
   words[n++] = call->attrs;
   for (int k = 0; k < call->operand_count; ++k) {
     const tpu_operand_t* operand = &call->operands[k];
@@ -157,7 +157,7 @@ static tpu_status_t place_results(tpu_engine_t* e, tpu_call_t* call, const tpu_m
       result->offset = 0;
       status = tpui_storage_create(e, tpu_meta_bytes(tpu_meta_get(metas[k])), &result->storage);
       if (TPU_LIKELY(status == NULL)) {
-        result->storage->value = values[k];
+        tpui_storage_set(result->storage, values[k]);
       } else {
         tpu_value_release(&e->pool, values[k]);
       }
@@ -182,7 +182,7 @@ static tpu_status_t scratch_open(scratch_t* s, const tpu_call_t* call) {
   s->metas = s->inline_metas;
   s->values = s->inline_values;
   s->memory = NULL;
-  size_t words = 2 + (size_t)call->operand_count + (size_t)call->result_count;
+  size_t words = 3 + (size_t)call->operand_count + (size_t)call->result_count;
   if (TPU_LIKELY(words <= INLINE_WORDS && call->result_count <= INLINE_RESULTS)) return NULL;
   size_t results = (size_t)call->result_count;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, words * 4 + results * 12 + 16, &s->memory));
@@ -194,7 +194,9 @@ static tpu_status_t scratch_open(scratch_t* s, const tpu_call_t* call) {
 
 static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* s,
                                   bool* out_unknown) {
-  TPU_RETURN_IF_ERROR(prepare_operands(call));
+  TPU_RETURN_IF_ERROR(tpui_prepare_operands(call->operand_count, call->operands,
+                                            tpu_op_info(call->op)->name));
+  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
   TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, call->operand_count, call->result_count));
   push_operands(&e->recorder, call);
   tpu_status_t status = resolve_metas(e, call, s->signature, s->metas, out_unknown);
@@ -242,6 +244,7 @@ tpu_status_t tpui_record_internal(tpu_engine_t* e, tpu_op_t op, int operand_coun
                                   const tpui_internal_operand_t* operands, tpu_meta_id_t result,
                                   tpu_value_t** out_value) {
   *out_value = NULL;
+  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
   for (int k = 0; k < operand_count; ++k) {
     const tpu_value_t* value = operands[k].value;
     if (value != NULL && value->state == TPU_VALUE_FAILED) return tpu_status_copy(value->error);

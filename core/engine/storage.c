@@ -30,7 +30,7 @@ tpu_status_t tpui_storage_create(tpu_engine_t* e, int64_t nbytes, tpu_storage_t*
   }
   e->free_storages = storage->next_free;
   storage->engine = e;
-  storage->value = NULL;
+  tpui_storage_set(storage, NULL);
   storage->nbytes = nbytes;
   storage->address = address;
   storage->serial = ++e->next_serial;
@@ -52,14 +52,20 @@ void tpu_storage_retain(tpu_storage_t* storage) {
 
 void tpu_storage_release(tpu_storage_t* storage) {
   if (storage == NULL) return;
-  if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) > 1) return;
+  int32_t refs = atomic_load_explicit(&storage->refs, memory_order_relaxed);
+  while (refs > 1) {
+    if (atomic_compare_exchange_weak_explicit(&storage->refs, &refs, refs - 1,
+                                              memory_order_release, memory_order_relaxed)) {
+      return;
+    }
+  }
   tpu_engine_t* e = storage->engine;
   tpu_mutex_lock(&e->lock);
-  // tpu_storage_find may have revived it between the decrement and the lock.
-  if (atomic_load_explicit(&storage->refs, memory_order_relaxed) == 0) {
+  // The last reference goes under the lock: tpu_storage_find makes new ones under it.
+  if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) == 1) {
     tpu_value_release(&e->pool, storage->value);
     tpu_address_give(e->addresses, storage->address);
-    storage->value = NULL;
+    tpui_storage_set(storage, NULL);
     storage->next_free = e->free_storages;
     e->free_storages = storage;
   }
@@ -80,16 +86,13 @@ tpu_storage_t* tpu_storage_find(tpu_engine_t* engine, const void* address) {
 tpu_status_t tpu_storage_view(const tpu_storage_t* storage, tpu_dtype_t dtype, int rank,
                               const int64_t* sizes, const int64_t* strides,
                               tpu_meta_id_t* out_view) {
-  // Reading `value` without the lock is a guess that the comparison then proves or refutes: values
-  // live in slabs that are never freed, and metadata lives forever.
-  const tpu_value_t* value = storage->value;
-  if (TPU_LIKELY(value != NULL)) {
-    tpu_meta_id_t guess = value->meta;
-    const tpu_meta_t* meta = tpu_meta_get(guess);
-    if (meta != NULL && meta->dtype == dtype && tpu_meta_matches(meta, rank, sizes, strides)) {
-      *out_view = guess;
-      return NULL;
-    }
+  // Without the lock this is a guess that the comparison proves or refutes; metadata lives forever.
+  tpu_meta_id_t guess = atomic_load_explicit(&storage->layout, memory_order_relaxed);
+  const tpu_meta_t* meta = tpu_meta_get(guess);
+  if (TPU_LIKELY(meta != NULL) && meta->dtype == dtype &&
+      tpu_meta_matches(meta, rank, sizes, strides)) {
+    *out_view = guess;
+    return NULL;
   }
   return tpu_meta_intern(dtype, rank, sizes, strides, out_view);
 }
@@ -138,6 +141,7 @@ static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t 
 
 tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value, bool undoable) {
   tpu_engine_t* e = storage->engine;
+  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_bound(e, storage);
   if (undoable && storage->value != NULL && storage->value->state != TPU_VALUE_FAILED &&
       value->state == TPU_VALUE_RECORDED) {
     tpu_status_t status = push_undo(e, storage, value->number);
@@ -147,7 +151,7 @@ tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value, bool 
     }
   }
   tpu_value_release(&e->pool, storage->value);
-  storage->value = value;
+  tpui_storage_set(storage, value);
   return NULL;
 }
 
@@ -228,14 +232,19 @@ static tpu_status_t resize(tpu_storage_t* storage, int64_t nbytes) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "storage resize to %lld bytes", (long long)nbytes);
   }
   if (nbytes == storage->nbytes) return NULL;
-  if (nbytes == 0) {
-    tpu_value_release(&e->pool, storage->value);
-    storage->value = NULL;
-  } else if (storage->value != NULL) {
-    TPU_RETURN_IF_ERROR(resize_content(storage, nbytes));
-  }
   void* address = NULL;
   if (nbytes > 0) TPU_RETURN_IF_ERROR(tpu_address_take(e->addresses, nbytes, storage, &address));
+  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_bound(e, storage);
+  if (nbytes == 0) {
+    tpu_value_release(&e->pool, storage->value);
+    tpui_storage_set(storage, NULL);
+  } else if (storage->value != NULL) {
+    tpu_status_t status = resize_content(storage, nbytes);
+    if (status != NULL) {
+      tpu_address_give(e->addresses, address);
+      return status;
+    }
+  }
   tpu_address_give(e->addresses, storage->address);
   storage->address = address;
   storage->nbytes = nbytes;

@@ -19,7 +19,10 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
   const tpu_meta_t* view = tpu_meta_get(tensor->view);
   *out_offset = 0;
   tpu_value_t* value = storage->value;
-  if (value->state == TPU_VALUE_FAILED) return tpu_status_copy(value->error);
+  if (value->state == TPU_VALUE_FAILED) {
+    tpui_told(e, value->error);
+    return tpu_status_copy(value->error);
+  }
   if (is_piece(value, tensor)) {
     *out_offset = tensor->offset * (int64_t)tpu_dtype_bytes(view->dtype);
     tpu_value_retain(value);
@@ -34,12 +37,16 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
   return tpui_record_internal(e, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
 }
 
+/* Gives a READY value with one reference, or none when `dst` is filled already. */
 static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, void* dst,
-                                int64_t size, tpu_buffer_t** out_buffer, int64_t* out_offset) {
+                                int64_t size, tpu_value_t** out_value, int64_t* out_offset) {
   const tpu_meta_t* view = tpu_meta_get(tensor->view);
   if (view == NULL || size != tpu_meta_bytes(view)) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "read of %lld bytes from a tensor of %lld",
                            (long long)size, view == NULL ? -1ll : (long long)tpu_meta_bytes(view));
+  }
+  if (TPU_UNLIKELY(e->capture != NULL) && tpui_capture_is_mine(e)) {
+    tpui_capture_touched(e, "it reads a tensor's content on the host");
   }
   if (size == 0) return NULL;
   if (tensor->storage->value == NULL) {
@@ -52,27 +59,30 @@ static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, vo
   if (status == NULL) tpui_wait_value(e, value);
   if (status == NULL && value->state == TPU_VALUE_FAILED) {
     status = tpu_status_copy(value->error);
-    tpu_status_free(e->pending_error);  // this is how the user is told
-    e->pending_error = NULL;
+    tpui_told(e, value->error);
   }
   if (status == NULL) {
-    tpu_buffer_retain(value->buffer);
-    *out_buffer = value->buffer;
+    *out_value = value;
+  } else {
+    tpu_value_release(&e->pool, value);
   }
-  tpu_value_release(&e->pool, value);
   return status;
 }
 
 tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, void* dst,
                              int64_t size) {
-  tpu_buffer_t* buffer = NULL;
+  tpu_value_t* value = NULL;
   int64_t offset = 0;
   tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = read_locked(engine, tensor, dst, size, &buffer, &offset);
+  tpu_status_t status = read_locked(engine, tensor, dst, size, &value, &offset);
   tpu_mutex_unlock(&engine->lock);
-  // The copy itself needs no lock: the buffer is held and immutable.
-  if (status == NULL && buffer != NULL) status = tpu_buffer_read(buffer, offset, dst, size);
-  tpu_buffer_release(buffer);
+  if (status != NULL || value == NULL) return status;
+  // The copy itself needs no lock: the value is held, so that no program may take its buffer.
+  status = tpu_buffer_read(value->buffer, offset, dst, size);
+  tpu_mutex_lock(&engine->lock);
+  value->awaited = true;
+  tpu_value_release(&engine->pool, value);
+  tpu_mutex_unlock(&engine->lock);
   return status;
 }
 
@@ -85,6 +95,7 @@ static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_me
     return status;
   }
   tpu_value_fulfil(value, buffer);
+  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_constant(e, value);
   TPU_RETURN_IF_ERROR(tpui_storage_write(storage, view, offset, value));
   return tpui_flush_if_due(e);
 }

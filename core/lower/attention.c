@@ -9,7 +9,7 @@
  *   results: output, logsumexp [B.., H, L], seed (int64), offset (int64; 0-d, zero without dropout)
  * SDPA_BACKWARD operands: grad_out, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?, offset?
  *   attributes: is_causal, has_dropout, output_mask (4 flags)
- *   results: grad_q, grad_k, grad_v, grad_bias
+ *   results: grad_q, grad_k, grad_v, grad_bias (grad_bias may be left out)
  * The dropout mask is drawn again in the backward pass from the same seed and offset (wide form, one
  * counter per call).
  */
@@ -182,6 +182,9 @@ static void set_bias_grad(const attention_t* a, tpui_hlo_t grad_scores) {
   tpui_builder_t* b = a->b;
   const tpu_meta_t* bias = tpui_operand_meta(a->op, a->bias_at);
   const tpu_meta_t* q = tpui_operand_meta(a->op, a->bias_at - 3);
+  if (bias == NULL && a->op->record->result_count > 3) {
+    tpui_set_result(a->op, 3, tpui_constant(b, a->dtype, 0));  // absent: no elements
+  }
   if (bias == NULL || !tpui_result_needed(a->op, 3)) return;
   int64_t full[TPU_MAX_RANK];
   int dims[TPU_MAX_RANK], count = 0, missing = a->rank - bias->rank;

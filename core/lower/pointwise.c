@@ -173,7 +173,9 @@ void tpui_lower_div_mode(const tpui_lowering_t* op) {
   if (strcmp(mode, "floor") == 0) {
     tpui_set_pointwise(op, 0, floor_divide(b, x, y));
   } else if (strcmp(mode, "trunc") == 0) {
-    tpui_set_pointwise(op, 0, tpui_trunc(b, tpui_binary(b, "divide", x, y)));
+    // PyTorch rounds the quotient to the operands' dtype before it truncates.
+    tpui_hlo_t quotient = tpui_convert(b, tpui_binary(b, "divide", x, y), tpui_compute_dtype(op));
+    tpui_set_pointwise(op, 0, tpui_trunc(b, quotient));
   } else {
     const tpu_meta_t* meta = tpui_result_meta(op, 0);
     tpu_dtype_t dtype = tpu_dtype_is_integral(x.dtype) ? tpui_math_dtype(meta->dtype) : x.dtype;

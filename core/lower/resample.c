@@ -203,10 +203,10 @@ void tpui_lower_upsample(const tpui_lowering_t* op) {
   if (weighted) x = tpui_convert(b, x, r.dtype);
   for (int i = r.spatial - 1; i >= 0; --i) {
     x = forward_along(&r, op, i, x, result->sizes[result->rank - r.spatial + i]);
-  }
-  if (weighted && integral) {  // uint8 images: round, saturate
-    x = tpui_unary(b, "round_nearest_even", x);
-    x = tpui_binary_constant(b, "minimum", tpui_binary_constant(b, "maximum", x, 0), 255);
+    if (weighted && integral) {  // uint8 images: PyTorch rounds and saturates after every dimension
+      x = tpui_unary(b, "floor", tpui_binary_constant(b, "add", x, 0.5));
+      x = tpui_binary_constant(b, "minimum", tpui_binary_constant(b, "maximum", x, 0), 255);
+    }
   }
   tpui_set_result(op, 0, x);
 }

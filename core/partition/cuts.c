@@ -21,7 +21,7 @@ typedef struct cutter_t {
   uint32_t cut_count;
 } cutter_t;
 
-static uint64_t signature_of(const tpu_window_t* w, uint32_t index) {
+uint64_t tpu_partition_signature(const tpu_window_t* w, uint32_t index) {
   tpu_record_t r;
   tpu_window_record(w, index, &r);
   const uint32_t* words = w->words + w->record_words[index];
@@ -234,7 +234,7 @@ tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* ord
   c.next = (uint32_t*)(cursor += (n + 1) * 8);
   c.last_use = (uint32_t*)(cursor + n * 4);
   memset(c.last_use, 0xff, v * 4);
-  for (uint32_t i = 0; i < count; ++i) c.signatures[i] = signature_of(window, order[i]);
+  for (uint32_t i = 0; i < count; ++i) c.signatures[i] = tpu_partition_signature(window, order[i]);
   tpu_status_t status = link_grams(&c);
   if (status == NULL) {
     cut_all(&c);

@@ -34,27 +34,28 @@ static bool is_pointwise(const tpu_window_t* w, uint32_t record) {
   return family == TPU_FAMILY_POINTWISE || family == TPU_FAMILY_CREATE;
 }
 
-/* Values of one element (step counts, clip coefficients) are shared by many tensors; they must not
- * tie those together. Pointwise results of one element depend on such values only, so all of them
- * can stand in front. */
-static bool is_small(const tpu_window_t* w, uint32_t record) {
-  tpu_record_t r;
-  tpu_window_record(w, record, &r);
-  for (int k = 0; k < r.result_count; ++k) {
-    if (tpu_meta_get(r.results[k])->numel != 1) return false;
-  }
-  for (int k = 0; k < r.operand_count; ++k) {
-    tpu_meta_id_t meta = tpu_window_ref_meta(w, tpu_record_ref(&r, k));
-    if (meta != 0 && tpu_meta_get(meta)->numel != 1) return false;
-  }
-  return true;
-}
-
 typedef struct run_t {
   uint64_t* keys;          // component << 32 | place
   uint32_t* parents;       // union-find over places in the run
+  uint8_t* small;          // by place in the run; see is_small
   uint32_t* value_places;  // [value_count] place in the run that makes the value, else UINT32_MAX
 } run_t;
+
+/* Values of one element (step counts, clip coefficients) are shared by many tensors; they must not
+ * tie those together. They stand in front of the run, so what they depend on must stand there or be
+ * made before the run. (An element of a large value made in the run is not small.) */
+static bool is_small(const tpu_record_t* r, const run_t* run) {
+  for (int k = 0; k < r->result_count; ++k) {
+    if (tpu_meta_get(r->results[k])->numel != 1) return false;
+  }
+  for (int k = 0; k < r->operand_count; ++k) {
+    uint32_t ref = tpu_record_ref(r, k);
+    if (tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
+    uint32_t source = run->value_places[tpu_ref_index(ref)];
+    if (source != UINT32_MAX && !run->small[source]) return false;
+  }
+  return true;
+}
 
 /* Stable-sorts order[begin, end) by connected component; components in order of first appearance. */
 static int compare_keys(const void* a, const void* b) {
@@ -62,13 +63,12 @@ static int compare_keys(const void* a, const void* b) {
   return x < y ? -1 : x > y;
 }
 
-static void join_operands(const tpu_window_t* w, const tpu_record_t* r, uint32_t place,
-                          const uint32_t* order, uint32_t begin, run_t* run) {
+static void join_operands(const tpu_record_t* r, uint32_t place, run_t* run) {
   for (int k = 0; k < r->operand_count; ++k) {
     uint32_t ref = tpu_record_ref(r, k);
     if (tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
     uint32_t source = run->value_places[tpu_ref_index(ref)];
-    if (source == UINT32_MAX || is_small(w, order[begin + source])) continue;
+    if (source == UINT32_MAX || run->small[source]) continue;
     uint32_t a = find_root(run->parents, source), b = find_root(run->parents, place);
     if (a < b) run->parents[b] = a;
     if (b < a) run->parents[a] = b;
@@ -82,13 +82,14 @@ static void sort_run(const tpu_window_t* w, uint32_t* order, uint32_t begin, uin
     tpu_record_t r;
     tpu_window_record(w, order[i], &r);
     run->parents[place] = place;
-    join_operands(w, &r, place, order, begin, run);
+    run->small[place] = is_small(&r, run);
+    join_operands(&r, place, run);
     for (int k = 0; k < r.result_count; ++k) run->value_places[r.first_value + k] = place;
   }
   for (uint32_t i = begin; i < end; ++i) {
     uint32_t place = i - begin;
     // Component 0 is the shared small values; the others keep the order of their first record.
-    uint64_t component = is_small(w, order[i]) ? 0 : 1 + find_root(run->parents, place);
+    uint64_t component = run->small[place] ? 0 : 1 + find_root(run->parents, place);
     run->keys[place] = component << 32 | place;
   }
   qsort(run->keys, end - begin, sizeof(uint64_t), compare_keys);
@@ -115,14 +116,15 @@ tpu_status_t tpui_partition_order(const tpu_window_t* w, const uint8_t* live, ui
   *out_count = 0;
   size_t n = w->record_count, v = w->value_count;
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, n * 16 + v * 5 + n + 16, &memory));
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, n * 18 + v * 5 + 16, &memory));
   char* cursor = memory;
   run_t run = {.keys = (uint64_t*)cursor};
   run.parents = (uint32_t*)(cursor += n * 8);
   uint32_t* scratch = (uint32_t*)(cursor += n * 4);
   run.value_places = (uint32_t*)(cursor += n * 4);
   uint8_t* value_needed = (uint8_t*)(cursor += v * 4);
-  uint8_t* record_needed = (uint8_t*)(cursor + v);
+  uint8_t* record_needed = (uint8_t*)(cursor += v);
+  run.small = (uint8_t*)(cursor + n);
   mark_needed(w, live, value_needed, record_needed);
   for (uint32_t i = 0; i < n; ++i) {
     if (record_needed[i]) out_order[(*out_count)++] = i;

@@ -37,7 +37,14 @@ TPU_MUST_USE tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_
                                         tpu_partition_t* out_partition);
 void tpu_partition_free(tpu_partition_t* partition);
 
+/* Number of records after which the window's second half repeats itself, 0 if it does not: a loop
+ * that never asks for a result. */
+TPU_MUST_USE tpu_status_t tpu_partition_period(const tpu_window_t* window, uint32_t* out_period);
+
 /* --- steps, for tests --- */
+
+/* What a record does (op, attributes, metadata), without which values it does it to. */
+uint64_t tpu_partition_signature(const tpu_window_t* window, uint32_t record);
 
 /* Order of the needed records; `out_order` has room for window->record_count. */
 TPU_MUST_USE tpu_status_t tpui_partition_order(const tpu_window_t* window, const uint8_t* live,

@@ -20,6 +20,7 @@ typedef struct superblock_t {
 typedef struct free_list_t {
   void** addresses;
   size_t count, capacity;
+  size_t ranges;  // free and taken ones; capacity >= ranges
 } free_list_t;
 
 struct tpu_address_space_t {
@@ -66,10 +67,11 @@ static int class_of(int64_t size) {
   return class_;
 }
 
-static tpu_status_t push_free(free_list_t* list, void* address) {
-  TPU_RETURN_IF_ERROR(
-      tpu_grow((void**)&list->addresses, &list->capacity, list->count + 1, sizeof(void*)));
-  list->addresses[list->count++] = address;
+/* Room for all ranges of a class, so that giving one back needs no memory. */
+static tpu_status_t reserve_free(free_list_t* list, size_t fresh) {
+  TPU_RETURN_IF_ERROR(tpu_grow((void**)&list->addresses, &list->capacity, list->ranges + fresh,
+                               sizeof(void*)));
+  list->ranges += fresh;
   return NULL;
 }
 
@@ -96,6 +98,12 @@ static tpu_status_t open_blocks(tpu_address_space_t* space, int class_) {
   size_t ranges = class_ >= SUPERBLOCK_SHIFT ? 1 : (size_t)1 << (SUPERBLOCK_SHIFT - class_);
   void* owners = NULL;
   if (ranges > 1) TPU_RETURN_IF_ERROR(tpu_calloc(ranges, sizeof(void*), &owners));
+  free_list_t* list = &space->free[class_];
+  tpu_status_t status = reserve_free(list, ranges);
+  if (status != NULL) {
+    tpu_free(owners);
+    return status;
+  }
   for (size_t i = 0; i < count; ++i) {
     space->blocks[first + i] =
         (superblock_t){.head = (uint32_t)first, .class_ = (uint8_t)class_};
@@ -103,9 +111,7 @@ static tpu_status_t open_blocks(tpu_address_space_t* space, int class_) {
   space->blocks[first].owners = owners;
   space->block_count += count;
   char* base = space->base + (first << SUPERBLOCK_SHIFT);
-  for (size_t i = ranges; i-- > 0;) {
-    TPU_RETURN_IF_ERROR(push_free(&space->free[class_], base + (i << class_)));
-  }
+  for (size_t i = ranges; i-- > 0;) list->addresses[list->count++] = base + (i << class_);
   return NULL;
 }
 
@@ -138,8 +144,8 @@ void tpu_address_give(tpu_address_space_t* space, void* address) {
   superblock_t* block = block_of(space, address);
   if (block == NULL) return;
   *owner_slot(space, address) = NULL;
-  // The list was as long as this before, so there is room; a failure would only lose the range.
-  tpu_status_free(push_free(&space->free[block->class_], address));
+  free_list_t* list = &space->free[block->class_];
+  list->addresses[list->count++] = address;
 }
 
 void* tpu_address_owner(const tpu_address_space_t* space, const void* address) {

@@ -27,7 +27,8 @@ typedef struct tpu_value_t {
   struct tpu_value_t** slot; // RECORDED, LAUNCHED: the window's or job's entry, cleared at death
   tpu_buffer_t* buffer;      // READY; owned
   tpu_status_t error;        // FAILED; owned
-  const void* flight;        // FAILED, while its job hands out results: that job
+  uint64_t flight;           // FAILED: serial of the job that it failed in
+  bool awaited;              // READY: the content is there, or somebody was told why not
   struct tpu_value_t* next_free;
 } tpu_value_t;
 

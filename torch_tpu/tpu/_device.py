@@ -18,16 +18,22 @@ class _DeviceProperties(NamedTuple):
   plugin_version: str
 
 
+_used_before_fork = False
 _in_bad_fork = False
+
+
+def _before_fork():
+  global _used_before_fork
+  _used_before_fork = _in_bad_fork or _C.is_initialized()
 
 
 def _after_fork_in_child():
   global _in_bad_fork
-  _in_bad_fork = _in_bad_fork or _C.is_initialized()
-  _C.after_fork()
+  _in_bad_fork = _used_before_fork
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+# The extension refuses work in such a child itself; this is only for those who ask first.
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 
 
 def is_available():

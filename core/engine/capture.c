@@ -1,0 +1,307 @@
+/* Captures: watching one thread's records from begin to end, and making a template of them.
+ *
+ * The records are a template when nothing but the inputs went in and nothing but the results came out:
+ * no host read, no flush, no write to a storage from outside. Host writes become constants, since a
+ * number that did not come from the device is the same at every call.
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/internal.h"
+
+#define HEADER_WORDS 3
+/* Longer ones would compile for minutes. */
+#define MAX_RECORDS 2000
+
+/* --- while it runs --- */
+
+void tpui_capture_touched(tpu_engine_t* e, const char* obstacle) {
+  tpui_capture_t* c = e->capture;
+  if (!tpui_capture_is_mine(e)) {
+    c->interrupted = true;
+  } else if (obstacle != NULL && c->obstacle == NULL) {
+    c->obstacle = obstacle;
+  }
+}
+
+void tpui_capture_bound(tpu_engine_t* e, const tpu_storage_t* storage) {
+  bool inside = storage->serial > e->capture->first_serial;
+  tpui_capture_touched(e, inside ? NULL : "it writes to a tensor that it did not make");
+}
+
+void tpui_capture_constant(tpu_engine_t* e, tpu_value_t* value) {
+  tpui_capture_t* c = e->capture;
+  if (!tpui_capture_is_mine(e)) return;
+  tpu_status_t status = tpu_grow((void**)&c->constants, &c->constant_capacity,
+                                 c->constant_count + 1, sizeof(*c->constants));
+  if (status != NULL) {
+    tpu_status_free(status);
+    c->interrupted = true;
+    return;
+  }
+  tpu_value_retain(value);
+  c->constants[c->constant_count++] = value;
+}
+
+static void free_capture(tpu_engine_t* e, tpui_capture_t* c) {
+  for (int k = 0; k < c->input_count; ++k) tpu_value_release(&e->pool, c->inputs[k].value);
+  for (size_t k = 0; k < c->constant_count; ++k) tpu_value_release(&e->pool, c->constants[k]);
+  tpu_free(c->constants);
+  tpu_free(c);
+}
+
+static int64_t item_bytes(tpu_meta_id_t view) {
+  return (int64_t)tpu_dtype_bytes(tpu_meta_get(view)->dtype);
+}
+
+static void note_input(tpui_captured_input_t* input, const tpu_operand_t* operand) {
+  if (operand->kind != TPU_OPERAND_TENSOR) return;
+  input->value = operand->storage->value;
+  tpu_value_retain(input->value);
+  input->view = operand->view;
+  int64_t item = item_bytes(operand->view);
+  input->begin = operand->offset * item;
+  input->end = input->begin + tpu_meta_get(operand->view)->span * item;
+}
+
+static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs) {
+  TPU_RETURN_IF_ERROR(tpui_prepare_operands(input_count, inputs, "an operation"));
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(
+      1, sizeof(tpui_capture_t) + (size_t)input_count * sizeof(tpui_captured_input_t), &memory));
+  tpui_capture_t* c = memory;
+  c->thread = pthread_self();
+  c->first_record = (uint32_t)e->recorder.record_count;
+  c->first_value = (uint32_t)e->recorder.value_count;
+  c->first_serial = e->next_serial;
+  c->inputs = (tpui_captured_input_t*)(c + 1);
+  c->input_count = input_count;
+  for (int k = 0; k < input_count; ++k) note_input(&c->inputs[k], &inputs[k]);
+  e->capture = c;
+  return NULL;
+}
+
+tpu_status_t tpu_engine_capture_begin(tpu_engine_t* e, int input_count,
+                                      const tpu_operand_t* inputs, bool* out_began) {
+  *out_began = false;
+  tpu_mutex_lock(&e->lock);
+  tpu_status_t status = NULL;
+  if (e->capture == NULL) {
+    status = begin_locked(e, input_count, inputs);
+    *out_began = status == NULL;
+  }
+  tpu_mutex_unlock(&e->lock);
+  return status;
+}
+
+/* --- at its end --- */
+
+typedef struct builder_t {
+  const tpui_capture_t* capture;
+  const tpu_recorder_t* recorder;
+  tpu_template_t* made;
+  uint32_t slot_count;
+  const char* obstacle;
+} builder_t;
+
+/* The input that the reference reads a part of, or -1. An input's bytes beyond its view are none of
+ * the call's business: they may lie elsewhere the next time. */
+static int find_input(const builder_t* b, const tpu_value_t* value, tpu_meta_id_t view,
+                      int64_t offset) {
+  const tpui_capture_t* c = b->capture;
+  int64_t item = item_bytes(view), begin = offset * item;
+  int64_t end = begin + tpu_meta_get(view)->span * item;
+  for (int k = 0; k < c->input_count; ++k) {
+    const tpui_captured_input_t* input = &c->inputs[k];
+    if (input->value != value || begin < input->begin || end > input->end) continue;
+    // Where the input lies next time need not be a multiple of a wider dtype.
+    if (item <= item_bytes(input->view)) return k;
+  }
+  return -1;
+}
+
+static int find_constant(const builder_t* b, const tpu_value_t* value) {
+  for (size_t k = 0; k < b->capture->constant_count; ++k) {
+    if (b->capture->constants[k] == value) return (int)k;
+  }
+  return -1;
+}
+
+/* A reference to a value from before the capture. */
+static uint32_t outer_reference(builder_t* b, const tpu_value_t* value, tpu_meta_id_t view,
+                                bool has_offset, int64_t offset) {
+  tpu_template_t* t = b->made;
+  int input = value == NULL ? -1 : find_input(b, value, view, offset);
+  if (input >= 0) {
+    t->slots[b->slot_count++].as_int = offset * item_bytes(view) - b->capture->inputs[input].begin;
+    return tpu_ref_make(TPU_REF_EXTERNAL, (uint32_t)input) | TPU_REF_VIEW_BIT;
+  }
+  int constant = value == NULL ? -1 : find_constant(b, value);
+  if (constant < 0) {
+    b->obstacle = "it reads a tensor that is not among its arguments";
+    return tpu_ref_make(TPU_REF_NONE, 0);
+  }
+  if (has_offset) t->slots[b->slot_count++].as_int = offset;
+  return tpu_ref_make(TPU_REF_EXTERNAL, t->input_count + (uint32_t)constant) |
+         (has_offset ? TPU_REF_VIEW_BIT : 0);
+}
+
+/* The template's reference for a window's; takes its slot along. */
+static uint32_t translate(builder_t* b, uint32_t ref, tpu_meta_id_t view, tpu_slot_t slot) {
+  uint32_t index = tpu_ref_index(ref), view_bit = ref & TPU_REF_VIEW_BIT;
+  int64_t offset = view_bit != 0 ? slot.as_int : 0;
+  switch (tpu_ref_kind(ref)) {
+    case TPU_REF_WINDOW:
+      if (index < b->capture->first_value) {
+        return outer_reference(b, b->recorder->values[index], view, view_bit != 0, offset);
+      }
+      if (view_bit != 0) b->made->slots[b->slot_count++] = slot;
+      return tpu_ref_make(TPU_REF_WINDOW, index - b->capture->first_value) | view_bit;
+    case TPU_REF_EXTERNAL:
+      return outer_reference(b, b->recorder->externals[index], view, view_bit != 0, offset);
+    case TPU_REF_SCALAR:
+      b->made->slots[b->slot_count++] = slot;
+      return ref;
+    default: return ref;
+  }
+}
+
+static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index) {
+  tpu_record_t record;
+  tpu_window_record(window, index, &record);
+  if ((tpu_op_info(record.op)->flags & TPU_OP_RANDOM) != 0) {
+    b->obstacle = "it draws random numbers";
+    return;
+  }
+  tpu_template_t* t = b->made;
+  const uint32_t* words = window->words + window->record_words[index];
+  uint32_t size = HEADER_WORDS + 2 * (uint32_t)record.operand_count + (uint32_t)record.result_count;
+  uint32_t *copy = t->words + t->word_count, slot = record.first_slot;
+  memcpy(copy, words, size * sizeof(uint32_t));
+  for (int k = 0; k < record.operand_count; ++k) {
+    uint32_t ref = tpu_record_ref(&record, k);
+    tpu_slot_t number = {0};
+    if (tpu_ref_has_slot(ref)) number = window->slots[slot++];
+    copy[HEADER_WORDS + 2 * k] = translate(b, ref, tpu_record_view(&record, k), number);
+  }
+  t->word_count += size;
+  ++t->record_count;
+  t->value_count += (uint32_t)record.result_count;
+}
+
+static void* carve(char** cursor, size_t size) {
+  void* at = *cursor;
+  *cursor += (size + 7) / 8 * 8;
+  return at;
+}
+
+static tpu_status_t allocate(const builder_t* b, uint32_t words, int result_count, const char* name,
+                             tpu_template_t** out_template) {
+  size_t inputs = (size_t)b->capture->input_count, results = (size_t)result_count;
+  size_t constants = b->capture->constant_count, length = strlen(name) + 1;
+  // Each slot belongs to an operand of two words.
+  size_t bytes = sizeof(tpu_template_t) + words * 8u + inputs * 4 + constants * 8 + results * 4 +
+                 length + 7 * 8;
+  void* memory = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, bytes, &memory));
+  tpu_template_t* t = memory;
+  char* cursor = (char*)(t + 1);
+  t->slots = carve(&cursor, words * 4u);
+  t->constants = carve(&cursor, constants * sizeof(void*));
+  t->words = carve(&cursor, words * sizeof(uint32_t));
+  t->input_views = carve(&cursor, inputs * sizeof(tpu_meta_id_t));
+  t->results = carve(&cursor, results * sizeof(uint32_t));
+  char* text = carve(&cursor, length);
+  memcpy(text, name, length);
+  t->name = text;
+  *out_template = t;
+  return NULL;
+}
+
+static void add_results(builder_t* b, int count, const tpu_operand_t* results) {
+  tpu_template_t* t = b->made;
+  for (int k = 0; k < count; ++k) {
+    const tpu_storage_t* storage = results[k].storage;
+    const tpu_value_t* value = storage->value;
+    if (value == NULL || value->state != TPU_VALUE_RECORDED ||
+        value->number < b->capture->first_value) {
+      b->obstacle = "a result was not computed by it";
+    } else if (value->meta != results[k].view ||
+               !tpui_storage_is_whole(storage, results[k].view, results[k].offset)) {
+      b->obstacle = "a result is a part of another tensor";
+    } else {
+      t->results[t->result_count++] = value->number - b->capture->first_value;
+    }
+  }
+}
+
+/* Leaves `*out_template` NULL and sets b->obstacle when the records are none. */
+static tpu_status_t build(tpu_engine_t* e, builder_t* b, const char* name, int result_count,
+                          const tpu_operand_t* results, tpu_template_t** out_template) {
+  const tpui_capture_t* c = b->capture;
+  tpu_window_t window;
+  tpu_recorder_window(&e->recorder, &window);
+  if (window.record_count - c->first_record > MAX_RECORDS) b->obstacle = "it takes too many steps";
+  if (c->first_record == window.record_count) b->obstacle = "it computes nothing";
+  if (b->obstacle != NULL) return NULL;
+  uint32_t words = window.word_count - window.record_words[c->first_record];
+  TPU_RETURN_IF_ERROR(allocate(b, words, result_count, name, &b->made));
+  tpu_template_t* t = b->made;
+  t->engine = e;
+  t->input_count = (uint32_t)c->input_count;
+  for (int k = 0; k < c->input_count; ++k) t->input_views[k] = c->inputs[k].view;
+  for (uint32_t i = c->first_record; i < window.record_count && b->obstacle == NULL; ++i) {
+    add_record(b, &window, i);
+  }
+  if (b->obstacle == NULL) add_results(b, result_count, results);
+  if (b->obstacle != NULL) {
+    tpu_free(t);
+    return NULL;
+  }
+  for (size_t k = 0; k < c->constant_count; ++k) {
+    tpu_value_retain(c->constants[k]);
+    t->constants[t->constant_count++] = c->constants[k];
+  }
+  *out_template = t;
+  return NULL;
+}
+
+static tpu_status_t end_locked(tpu_engine_t* e, const char* name, int result_count,
+                               const tpu_operand_t* results, tpu_template_t** out_template,
+                               const char** out_obstacle) {
+  tpui_capture_t* c = e->capture;
+  builder_t b = {.capture = c, .recorder = &e->recorder, .obstacle = c->obstacle};
+  tpu_status_t status = NULL;
+  if (!c->interrupted && c->obstacle == NULL) {
+    status = tpui_prepare_operands(result_count, results, name);
+    if (status == NULL) status = build(e, &b, name, result_count, results, out_template);
+  }
+  *out_obstacle = c->interrupted ? NULL : b.obstacle;
+  return status;
+}
+
+tpu_status_t tpu_engine_capture_end(tpu_engine_t* e, const char* name, int result_count,
+                                    const tpu_operand_t* results, tpu_template_t** out_template,
+                                    const char** out_obstacle) {
+  *out_template = NULL;
+  *out_obstacle = NULL;
+  tpu_mutex_lock(&e->lock);
+  tpu_status_t status = end_locked(e, name, result_count, results, out_template, out_obstacle);
+  free_capture(e, e->capture);
+  e->capture = NULL;
+  // What the mode put off during the capture.
+  if (status == NULL) status = tpui_flush_if_due(e);
+  tpu_mutex_unlock(&e->lock);
+  if (status != NULL) {
+    tpu_template_destroy(*out_template);
+    *out_template = NULL;
+  }
+  return status;
+}
+
+void tpu_engine_capture_cancel(tpu_engine_t* e) {
+  tpu_mutex_lock(&e->lock);
+  free_capture(e, e->capture);
+  e->capture = NULL;
+  tpu_mutex_unlock(&e->lock);
+}

@@ -1,0 +1,137 @@
+/* Replay: appending a template's records for new inputs. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/internal.h"
+
+#define HEADER_WORDS 3
+#define INLINE_VALUES 64
+
+/* A replay on its way through the template's words and slots. */
+typedef struct replay_t {
+  const tpu_template_t* made;
+  const tpu_operand_t* inputs;
+  const uint32_t* words;
+  const tpu_slot_t* slots;
+  tpu_value_t** values;  // what was made so far
+  uint32_t value_count;
+} replay_t;
+
+static tpu_status_t check_inputs(const tpu_template_t* t, const tpu_operand_t* inputs) {
+  for (uint32_t k = 0; k < t->input_count; ++k) {
+    tpu_meta_id_t view = inputs[k].kind == TPU_OPERAND_TENSOR ? inputs[k].view : 0;
+    if (view != t->input_views[k]) {
+      return tpu_status_make(TPU_INVALID_ARGUMENT,
+                             "%s: input %u differs from the one that was captured", t->name, k);
+    }
+  }
+  return NULL;
+}
+
+static void push_external(tpu_recorder_t* r, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+  const tpu_template_t* t = p->made;
+  uint32_t index = tpu_ref_index(ref);
+  int64_t number = (ref & TPU_REF_VIEW_BIT) != 0 ? (p->slots++)->as_int : 0;
+  if (index >= t->input_count) {
+    tpu_recorder_tensor(r, t->constants[index - t->input_count], view, number);
+    return;
+  }
+  const tpu_operand_t* input = &p->inputs[index];
+  int64_t item = (int64_t)tpu_dtype_bytes(tpu_meta_get(view)->dtype);
+  int64_t begin = input->offset * (int64_t)tpu_dtype_bytes(tpu_meta_get(input->view)->dtype);
+  tpu_recorder_tensor(r, input->storage->value, view, (begin + number) / item);
+}
+
+static void push_operand(tpu_recorder_t* r, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+  switch (tpu_ref_kind(ref)) {
+    case TPU_REF_WINDOW: {
+      int64_t offset = (ref & TPU_REF_VIEW_BIT) != 0 ? (p->slots++)->as_int : 0;
+      tpu_recorder_tensor(r, p->values[tpu_ref_index(ref)], view, offset);
+      break;
+    }
+    case TPU_REF_EXTERNAL: push_external(r, p, ref, view); break;
+    case TPU_REF_SCALAR:
+      tpu_recorder_scalar(r, (tpu_dtype_t)(ref & 0xff), (ref & 256u) != 0, view, *p->slots++);
+      break;
+    default: tpu_recorder_none(r);
+  }
+}
+
+static tpu_status_t append_record(tpu_engine_t* e, replay_t* p) {
+  const uint32_t* w = p->words;
+  int operand_count = (int)(w[1] & 0xffff), result_count = (int)(w[0] >> 16);
+  const uint32_t *operands = w + HEADER_WORDS, *metas = operands + 2 * operand_count;
+  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, operand_count, result_count));
+  for (int k = 0; k < operand_count; ++k) {
+    push_operand(&e->recorder, p, operands[2 * k], operands[2 * k + 1]);
+  }
+  TPU_RETURN_IF_ERROR(tpu_recorder_commit(
+      &e->recorder, (tpu_op_t)(w[0] & 0xffff), operand_count, result_count, (uint8_t)(w[1] >> 24),
+      w[2], (tpu_dtype_t)(w[1] >> 16 & 0xff), metas, p->values + p->value_count));
+  p->value_count += (uint32_t)result_count;
+  p->words = metas + result_count;
+  ++e->stats.records;
+  if (e->recorder.predicted != NULL) ++e->stats.predicted;
+  return NULL;
+}
+
+static tpu_status_t place_results(tpu_engine_t* e, const replay_t* p, tpu_result_t* results) {
+  for (uint32_t k = 0; k < p->made->result_count; ++k) {
+    tpu_value_t* value = p->values[p->made->results[k]];
+    tpu_result_t* result = &results[k];
+    result->meta = value->meta;
+    TPU_RETURN_IF_ERROR(
+        tpui_storage_create(e, tpu_meta_bytes(tpu_meta_get(value->meta)), &result->storage));
+    tpu_value_retain(value);
+    tpui_storage_set(result->storage, value);
+  }
+  return NULL;
+}
+
+static tpu_status_t replay_locked(tpu_engine_t* e, replay_t* p, tpu_result_t* results) {
+  const tpu_template_t* t = p->made;
+  TPU_RETURN_IF_ERROR(check_inputs(t, p->inputs));
+  TPU_RETURN_IF_ERROR(tpui_prepare_operands((int)t->input_count, p->inputs, t->name));
+  tpu_status_t status = NULL;
+  for (uint32_t i = 0; i < t->record_count && status == NULL; ++i) status = append_record(e, p);
+  if (status == NULL) status = place_results(e, p, results);
+  // Steps in between live on only where a result keeps them; without results nothing does.
+  for (uint32_t i = 0; i < p->value_count; ++i) tpu_value_release(&e->pool, p->values[i]);
+  if (e->capture != NULL) tpui_capture_touched(e, NULL);
+  return status == NULL ? tpui_flush_if_due(e) : status;
+}
+
+tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
+                               const tpu_operand_t* inputs, tpu_result_t* results) {
+  for (uint32_t k = 0; k < made->result_count; ++k) results[k] = (tpu_result_t){0};
+  tpu_value_t* inline_values[INLINE_VALUES];
+  void* memory = inline_values;
+  if (made->value_count > INLINE_VALUES) {
+    TPU_RETURN_IF_ERROR(tpu_calloc(made->value_count, sizeof(void*), &memory));
+  }
+  replay_t replay = {.made = made, .inputs = inputs, .words = made->words, .slots = made->slots};
+  replay.values = memory;
+  tpu_mutex_lock(&e->lock);
+  tpu_status_t status = replay_locked(e, &replay, results);
+  tpu_mutex_unlock(&e->lock);
+  for (uint32_t k = 0; k < made->result_count && status != NULL; ++k) {
+    tpu_storage_release(results[k].storage);
+    results[k].storage = NULL;
+  }
+  if (memory != inline_values) tpu_free(memory);
+  return status;
+}
+
+int tpu_template_result_count(const tpu_template_t* made) { return (int)made->result_count; }
+int tpu_template_record_count(const tpu_template_t* made) { return (int)made->record_count; }
+
+void tpu_template_destroy(tpu_template_t* made) {
+  if (made == NULL) return;
+  tpu_engine_t* e = made->engine;
+  tpu_mutex_lock(&e->lock);
+  for (uint32_t k = 0; k < made->constant_count; ++k) {
+    tpu_value_release(&e->pool, made->constants[k]);
+  }
+  tpu_mutex_unlock(&e->lock);
+  tpu_free(made);
+}

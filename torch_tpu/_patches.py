@@ -1,0 +1,30 @@
+"""Changes to PyTorch itself, each for a gap that no hook covers. This is the complete list.
+
+1. DLPack export. PyTorch would hand out the data pointer of a "tpu" tensor, which is an address
+   that nothing can read. Exporting raises BufferError instead, unless a CPU copy is asked for.
+"""
+
+import functools
+
+_CPU = 1  # DLPack's device type of host memory
+
+
+def apply(torch):
+  """Applies all patches; called once."""
+  for name in ("_to_dlpack", "_to_dlpack_versioned"):
+    setattr(torch._C, name, _refusing_device_addresses(getattr(torch._C, name)))
+  torch.to_dlpack = torch.utils.dlpack.to_dlpack = torch._C._to_dlpack
+
+
+def _refusing_device_addresses(export):
+  @functools.wraps(export)
+  def to_dlpack(tensor, *args, **kwargs):
+    device = kwargs.get("dl_device")
+    if tensor.device.type == "tpu" and (device is None or int(device[0]) != _CPU):
+      raise BufferError(
+        "A 'tpu' tensor cannot be exported through DLPack: its memory has no address that other "
+        "libraries can use. Export a copy: tensor.cpu()."
+      )
+    return export(tensor, *args, **kwargs)
+
+  return to_dlpack
