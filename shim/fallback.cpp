@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "decompose.h"
 #include "runtime.h"
 #include "storage.h"
 
@@ -22,7 +23,9 @@ std::map<std::string, int64_t>& counts() {
   return *map;
 }
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { run_on_host(op, stack); }
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (!run_decomposed(op, stack)) run_on_host(op, stack);
+}
 
 void refuse_sparse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, "'", op.schema().operator_name(),

@@ -90,4 +90,9 @@ void call_below_modes(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.callBoxed(stack);
 }
 
+void run_below_modes(const std::function<void()>& body) {
+  NoModes guard;
+  body();
+}
+
 }  // namespace tpu_shim

@@ -8,6 +8,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <functional>
+
 namespace tpu_shim {
 
 // A meta tensor with this tpu tensor's sizes, strides and dtype; others are returned as they are.
@@ -18,6 +20,8 @@ c10::IValue to_meta(const c10::IValue& value);
 // Calls `op` on what is on the stack (already converted) below autograd, autocast, modes and
 // torch-function; leaves the results. Errors are PyTorch's own.
 void call_below_modes(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Runs `body` with all of these off.
+void run_below_modes(const std::function<void()>& body);
 
 }  // namespace tpu_shim
 

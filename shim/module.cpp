@@ -26,6 +26,8 @@
 //   reset_stats() -> None             engine and compile numbers to zero
 //   fallback_stats() -> dict[str, int]   host runs per op name since start or reset
 //   reset_fallback_stats() -> None
+//   decomposition_stats() -> dict[str, dict[str, int]]   per op name: traced, replayed
+//   reset_decomposition_stats() -> None
 //   clear_cache() -> None             forgets plans and compiled programs in memory, not on disk
 //   default_generator(index: int = 0) -> torch.Generator
 //   env_table() -> list[(name, value: str | None, source: str)]   every row of env_table.def
@@ -42,6 +44,7 @@
 #include <string>
 
 #include "adapter.h"
+#include "decompose.h"
 #include "fallback.h"
 #include "generator.h"
 #include "hooks.h"
@@ -246,6 +249,20 @@ PyObject* py_reset_fallback_stats(PyObject*) {
   reset_fallback_counts();
   Py_RETURN_NONE;
 }
+PyObject* py_decomposition_stats(PyObject*) {
+  Ref dict(PyDict_New());
+  for (const auto& [name, counts] : decomposition_counts()) {
+    Ref item(PyDict_New());
+    set_int(item.object, "traced", counts.traced);
+    set_int(item.object, "replayed", counts.replayed);
+    set_item(dict.object, name.c_str(), item.release());
+  }
+  return dict.release();
+}
+PyObject* py_reset_decomposition_stats(PyObject*) {
+  reset_decomposition_counts();
+  Py_RETURN_NONE;
+}
 PyObject* py_clear_cache(PyObject*) {
   if (engine_started()) {
     WithoutGil release;
@@ -337,6 +354,7 @@ PyMethodDef g_methods[] = {
     TPU_METHOD(memory_reset_peak), TPU_NONE_METHOD(empty_cache),
     TPU_METHOD(engine_stats),     TPU_METHOD(compile_stats),
     TPU_METHOD(reset_stats),      TPU_METHOD(fallback_stats),
+    TPU_METHOD(decomposition_stats), TPU_METHOD(reset_decomposition_stats),
     TPU_METHOD(reset_fallback_stats), TPU_METHOD(clear_cache),
     TPU_METHOD(default_generator), TPU_METHOD(env_table),
     TPU_METHOD(env_get),          TPU_METHOD(env_override),

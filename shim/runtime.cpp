@@ -22,7 +22,7 @@ std::atomic<int> g_early_mode{-1};
 tpu_platform_kind_t platform_kind(const std::string& name) {
   if (name == "tpu") return TPU_PLATFORM_TPU;
   if (name == "cuda") return TPU_PLATFORM_CUDA;
-  TORCH_CHECK(name == "cpu", "unknown tpu platform '", name, "'; use 'tpu', 'cpu' or 'cuda'");
+  TORCH_CHECK(name == "cpu", "unknown platform '", name, "' (TORCH_TPU_PLATFORM): use tpu, cpu or cuda");
   return TPU_PLATFORM_CPU;
 }
 
@@ -72,8 +72,9 @@ tpu_engine_t* start_engine() {
   std::lock_guard<std::mutex> lock(g_mutex);
   if (tpu_engine_t* e = g_engine.load(std::memory_order_acquire)) return e;
   TORCH_CHECK(known,
-              "no PJRT plugin for the tpu device: install lammps-jax-pjrt-cpu (runs on the CPU) or libtpu, "
-              "or set TORCH_TPU_PJRT_PLUGIN to the path of a plugin");
+              "no PJRT plugin was found for the tpu device. To run on the CPU: "
+              "pip install --no-deps lammps-jax-pjrt-cpu==0.11.2. On a TPU: pip install libtpu. "
+              "Or set TORCH_TPU_PJRT_PLUGIN to the path of a plugin.");
   tpu_device_options_t options{};
   options.plugin_path = path.c_str();
   options.platform = platform_kind(platform);

@@ -1,5 +1,6 @@
 """The Python package: finding a plugin, loading beside others, and staying out of PyTorch's way."""
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_without_a_plugin_the_first_use_says_what_to_install():
   )
   done = child(textwrap.dedent(code), check=False)
   assert done.returncode != 0
-  assert _discovery.CPU_PLUGIN_COMMAND in done.stderr.splitlines()[-1]
+  assert "pip install --no-deps lammps-jax-pjrt-cpu==0.11.2" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("before", ["  import torch\n", NO_PLUGIN], ids=["plugin", "no plugin"])
@@ -138,17 +139,45 @@ def test_discovery_order(monkeypatch):
   for name in ("TORCH_TPU_PJRT_PLUGIN", "TORCH_TPU_PLATFORM"):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr(_discovery, "has_tpu_hardware", lambda: True)
-  monkeypatch.setattr(_discovery, "_locate", lambda candidates: "/site/" + candidates[0][1])
-  assert _discovery.find_plugin() == ("/site/libtpu.so", "tpu", "")
+  monkeypatch.setattr(_discovery, "_locate", lambda platform: f"/site/{platform}.so")
+  assert _discovery.find_plugin() == ("/site/tpu.so", "tpu")
   monkeypatch.setenv("TORCH_TPU_PLATFORM", "cpu")
   assert _discovery.find_plugin().platform == "cpu"
   monkeypatch.setenv("TORCH_TPU_PJRT_PLUGIN", "/elsewhere/plugin.so")
-  assert _discovery.find_plugin() == ("/elsewhere/plugin.so", "cpu", "")
-  monkeypatch.setenv("TORCH_TPU_PLATFORM", "gpu")
-  assert "use tpu, cpu or cuda" in _discovery.find_plugin().problem
+  assert _discovery.find_plugin() == ("/elsewhere/plugin.so", "cpu")
+
+
+def test_wrong_platform_names_the_variable():
+  code = "import torch; torch.ones(1, device='tpu')"
+  done = child(code, check=False, env={"TORCH_TPU_PLATFORM": "gpu"})
+  assert done.returncode != 0
+  last = done.stderr.splitlines()[-1]
+  assert "TORCH_TPU_PLATFORM" in last and "gpu" in last
 
 
 def test_entry_point_is_the_one_in_pyproject():
   from torch_tpu._autoload import ENTRY_POINT
 
   assert f'torch_tpu = "{ENTRY_POINT}"' in (Path(ROOT) / "pyproject.toml").read_text()
+
+
+def code_blocks(page, language):
+  return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+
+
+def test_snippets_in_the_docs_are_the_real_code():
+  code = "".join(
+    path.read_text() for kind in ("*.c", "*.def") for path in (ROOT / "core").rglob(kind)
+  )
+  snippets = code_blocks("docs/add_an_op.md", "c")
+  assert len(snippets) >= 3
+  for snippet in snippets:
+    assert snippet in code, snippet
+
+
+def test_the_readmes_example_runs():
+  (example,) = code_blocks("README.md", "python")
+  out = child(example).stdout.splitlines()
+  loss, norm = map(float, out[0].split())
+  assert 20 < loss < 50 and norm > 0
+  assert "cpu" in out[1] and "DEFER_AND_FUSE" in out[1]

@@ -53,10 +53,7 @@ def register():
   _patches.apply(torch)
   _hooks.install(torch)
   plugin = _discovery.find_plugin()
-  if plugin.problem:
-    if hasattr(extension, "set_plugin_problem"):
-      extension.set_plugin_problem(plugin.problem)
-  else:
+  if plugin.path:  # else the first use of the device says what is missing
     extension.set_plugin(plugin.path, plugin.platform)
   _registered = True
 

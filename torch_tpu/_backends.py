@@ -16,7 +16,7 @@ class _TpuBackendModule(types.ModuleType):
 
   def is_available(self):
     """True when a plugin was found (nothing is started)."""
-    return not _discovery.find_plugin().problem
+    return bool(_discovery.find_plugin().path)
 
   def version(self):
     """Version of torch_tpu."""

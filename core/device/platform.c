@@ -10,7 +10,7 @@
 static const tpu_platform_t platforms[] = {
     {.kind = TPU_PLATFORM_CPU,
      .name = "cpu",
-     .program_ops = 256,
+     .program_ops = 64,
      .host_addressable = true,
      .fast_compile_small = true},
     {.kind = TPU_PLATFORM_TPU,

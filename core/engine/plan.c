@@ -18,16 +18,30 @@ typedef struct maker_t {
   uint32_t* last_step;          // [value_count] last step that reads or makes it; UINT32_MAX: none
 } maker_t;
 
-static void mark_random_slots(const tpu_window_t* w, uint8_t* dynamic) {
+/* Numbers that a program is worth specialising for: they let XLA drop or simplify work. */
+static bool is_plain(double number) {
+  return number != number || number - number != 0 ||
+         (number >= -8 && number <= 8 && number * 2 == (double)(int)(number * 2));
+}
+
+/* What is an argument from the start: seeds and offsets of random numbers (the last two operands of
+ * such ops) change with every call; a float such as 0.0003 gains nothing from being a constant, and
+ * is often a learning rate. */
+static bool starts_dynamic(const tpu_record_t* r, int k, tpu_slot_t number) {
+  uint32_t ref = tpu_record_ref(r, k);
+  if (tpu_ref_kind(ref) != TPU_REF_SCALAR) return false;
+  if ((tpu_op_info(r->op)->flags & TPU_OP_RANDOM) && k >= r->operand_count - 2) return true;
+  return tpu_dtype_is_float(tpu_ref_scalar_dtype(ref)) && !is_plain(number.as_double);
+}
+
+static void mark_dynamic(const tpu_window_t* w, const tpu_slot_t* slots, uint8_t* dynamic) {
   for (uint32_t i = 0; i < w->record_count; ++i) {
     tpu_record_t r;
     tpu_window_record(w, i, &r);
-    if (!(tpu_op_info(r.op)->flags & TPU_OP_RANDOM)) continue;
-    // Seed and offset are the last two operands; they change with every call.
     uint32_t slot = r.first_slot;
     for (int k = 0; k < r.operand_count; ++k) {
       if (!tpu_ref_has_slot(tpu_record_ref(&r, k))) continue;
-      if (k >= r.operand_count - 2) dynamic[slot] = 1;
+      dynamic[slot] |= starts_dynamic(&r, k, slots[slot]);
       ++slot;
     }
   }
@@ -43,34 +57,32 @@ static void choose_dynamic(const tpui_plan_t* plan, const tpu_slot_t* slots, uin
   }
 }
 
-/* View offsets of a program become constants again; true when there was one. */
-static bool fix_view_offsets(const tpu_window_t* w, const uint32_t* records, uint32_t count,
-                             uint8_t* dynamic) {
+/* Numbers of a program become constants again, except those of random ops; true if there was one. */
+static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t count,
+                        uint8_t* dynamic) {
   bool changed = false;
   for (uint32_t i = 0; i < count; ++i) {
     tpu_record_t r;
     tpu_window_record(w, records[i], &r);
     uint32_t slot = r.first_slot;
+    bool random = tpu_op_info(r.op)->flags & TPU_OP_RANDOM;
     for (int k = 0; k < r.operand_count; ++k) {
-      uint32_t ref = tpu_record_ref(&r, k);
-      if (!tpu_ref_has_slot(ref)) continue;
-      bool offset = (ref & TPU_REF_VIEW_BIT) || tpu_record_view(&r, k) != 0;
-      if (offset && dynamic[slot]) {
-        dynamic[slot] = 0;
-        changed = true;
-      }
+      if (!tpu_ref_has_slot(tpu_record_ref(&r, k))) continue;
+      bool fixable = dynamic[slot] && !(random && k >= r.operand_count - 2);
+      changed |= fixable;
+      if (fixable) dynamic[slot] = 0;
       ++slot;
     }
   }
   return changed;
 }
 
-/* Lowers a program; when it cannot do without a fixed view offset, fixes those and tries again. */
+/* Lowers a program; when it cannot do without a fixed number, fixes them and tries again. */
 static tpu_status_t lower(maker_t* m, const tpu_program_t* program, tpu_lowered_t* out) {
   tpu_status_t status = tpu_lower_program(program, out);
   if (tpu_status_code(status) == TPU_UNIMPLEMENTED &&
-      fix_view_offsets(&m->window, program->records, program->record_count,
-                       m->variant->slot_dynamic)) {
+      fix_numbers(&m->window, program->records, program->record_count,
+                  m->variant->slot_dynamic)) {
     tpu_status_free(status);
     status = tpu_lower_program(program, out);
   }
@@ -226,7 +238,7 @@ static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots
   if (n > 0) memcpy(variant->slot_values, slots, n * sizeof(tpu_slot_t));
   memcpy(variant->live, live, v);
   choose_dynamic(plan, slots, variant->slot_dynamic);
-  mark_random_slots(&plan->window, variant->slot_dynamic);
+  mark_dynamic(&plan->window, slots, variant->slot_dynamic);
   for (int i = 0; i < plan->variant_count; ++i) {
     if (plan->variants[i]->single) continue;  // it keeps everything
     for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->variants[i]->live[k];

@@ -66,8 +66,6 @@ void tpui_append_type(tpu_strbuf_t* out, tpu_dtype_t dtype, int rank, const int6
 
 /* Number `position` of a packed vector as a rank-0 value (F64 or I64). */
 tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t position);
-/* Dtype of a SCALAR reference. */
-tpu_dtype_t tpui_scalar_dtype(uint32_t ref);
 /* True when `slot` is a program argument. */
 bool tpui_slot_is_dynamic(const tpui_builder_t* b, uint32_t slot);
 

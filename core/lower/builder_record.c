@@ -17,9 +17,6 @@ bool tpui_has_operand(const tpui_lowering_t* op, int k) {
          tpu_ref_kind(tpu_record_ref(op->record, k)) != TPU_REF_NONE;
 }
 
-/* The recorder keeps more than the dtype in a SCALAR reference (whether the number is weak). */
-tpu_dtype_t tpui_scalar_dtype(uint32_t ref) { return (tpu_dtype_t)(tpu_ref_index(ref) & 0xff); }
-
 static bool is_tensor(const tpui_lowering_t* op, int k) {
   if (!tpui_has_operand(op, k)) return false;
   return tpu_ref_kind(tpu_record_ref(op->record, k)) != TPU_REF_SCALAR;
@@ -50,7 +47,7 @@ tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t positio
 
 static tpui_hlo_t scalar_operand(const tpui_lowering_t* op, int k) {
   tpui_builder_t* b = op->b;
-  tpu_dtype_t dtype = tpui_scalar_dtype(tpu_record_ref(op->record, k));
+  tpu_dtype_t dtype = tpu_ref_scalar_dtype(tpu_record_ref(op->record, k));
   uint32_t slot = operand_slot(op->record, k);
   bool is_double = tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT;
   if (tpui_slot_is_dynamic(b, slot)) {
@@ -66,7 +63,7 @@ bool tpui_operand_constant(const tpui_lowering_t* op, int k, double* out_value) 
   if (!tpui_has_operand(op, k) || is_tensor(op, k)) return false;
   uint32_t slot = operand_slot(op->record, k);
   if (tpui_slot_is_dynamic(op->b, slot)) return false;
-  tpu_dtype_t dtype = tpui_scalar_dtype(tpu_record_ref(op->record, k));
+  tpu_dtype_t dtype = tpu_ref_scalar_dtype(tpu_record_ref(op->record, k));
   tpu_slot_t number = op->b->window->slots[slot];
   bool is_double = tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT;
   *out_value = is_double ? number.as_double : (double)number.as_int;
@@ -112,7 +109,21 @@ tpui_hlo_t tpui_operand(const tpui_lowering_t* op, int k) {
   return is_tensor(op, k) ? tensor_operand(op, k) : scalar_operand(op, k);
 }
 
+/* A fixed number as a constant of another dtype, when that gives what a conversion would. */
+static bool constant_as(const tpui_lowering_t* op, int k, tpu_dtype_t dtype, tpui_hlo_t* out) {
+  double value;
+  if (!tpui_ok(op->b) || !tpui_operand_constant(op, k, &value)) return false;
+  tpu_dtype_t from = tpu_ref_scalar_dtype(tpu_record_ref(op->record, k));
+  bool from_float = from == TPU_F64, to_float = tpu_dtype_is_float(dtype);
+  bool exact = value >= -9007199254740992.0 && value <= 9007199254740992.0;
+  if (!to_float || (!from_float && !(tpu_dtype_is_integral(from) && exact))) return false;
+  *out = tpui_constant(op->b, dtype, value);
+  return true;
+}
+
 tpui_hlo_t tpui_operand_as(const tpui_lowering_t* op, int k, tpu_dtype_t dtype) {
+  tpui_hlo_t constant;
+  if (constant_as(op, k, dtype, &constant)) return constant;
   return tpui_convert(op->b, tpui_operand(op, k), dtype);
 }
 

@@ -155,3 +155,15 @@ void tpui_lower_triangle(const tpui_lowering_t* op) {
   tpui_hlo_t zero = tpui_convert(b, tpui_constant_int(b, TPU_I64, 0), x.dtype);
   tpui_set_result(op, 0, tpui_select(b, keep, x, zero));
 }
+
+/* channel_shuffle(self, groups): dimension 1 as (groups, C / groups), transposed. */
+void tpui_lower_channel_shuffle(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_operand(op, 0);
+  int64_t groups = tpu_attr_int(op->record->attrs, 0, 1);
+  if (!tpui_ok(b) || x.rank < 2 || groups < 1) return;
+  int64_t rest = tpui_count(x, 2, x.rank);
+  const int64_t split[4] = {x.sizes[0], groups, x.sizes[1] / groups, rest};
+  const int order[4] = {0, 2, 1, 3};
+  tpui_set_result_reshaped(op, 0, tpui_transpose(b, tpui_reshape(b, x, 4, split), order));
+}

@@ -19,9 +19,9 @@ tpu_dtype_t tpui_record_math_dtype(const tpui_lowering_t* op) {
 }
 
 tpui_hlo_t tpui_math_operand(const tpui_lowering_t* op, int k) {
-  tpui_hlo_t x = tpui_operand(op, k);
-  if (tpui_operand_meta(op, k) != NULL) x = tpui_convert(op->b, x, tpui_compute_dtype(op));
-  return tpui_convert(op->b, x, tpui_record_math_dtype(op));
+  tpu_dtype_t dtype = tpui_record_math_dtype(op);
+  if (tpui_operand_meta(op, k) == NULL) return tpui_operand_as(op, k, dtype);
+  return tpui_convert(op->b, tpui_operand_as(op, k, tpui_compute_dtype(op)), dtype);
 }
 
 void tpui_set_pointwise(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
@@ -372,6 +372,16 @@ void tpui_lower_complex(const tpui_lowering_t* op) {
   tpu_dtype_t part = tpui_result_meta(op, 0)->dtype == TPU_C128 ? TPU_F64 : TPU_F32;
   tpui_set_pointwise(op, 0, tpui_binary(op->b, "complex", tpui_operand_as(op, 0, part),
                                         tpui_operand_as(op, 1, part)));
+}
+
+/* polar(abs, angle) */
+void tpui_lower_polar(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpu_dtype_t part = tpui_result_meta(op, 0)->dtype == TPU_C128 ? TPU_F64 : TPU_F32;
+  tpui_hlo_t size = tpui_operand_as(op, 0, part), angle = tpui_operand_as(op, 1, part);
+  tpui_hlo_t real = tpui_binary(b, "multiply", size, tpui_unary(b, "cosine", angle));
+  tpui_hlo_t imag = tpui_binary(b, "multiply", size, tpui_unary(b, "sine", angle));
+  tpui_set_pointwise(op, 0, tpui_binary(b, "complex", real, imag));
 }
 
 /* --- three operands --- */

@@ -5,6 +5,8 @@
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
+#define POLYGAMMA_MAX_ORDER 16
+
 /* Any one-operand operation; argument: a StableHLO name, or "chlo." and a CHLO name. Integers that the
  * operation leaves as they are (floor, abs of unsigned) pass through. */
 void tpui_lower_unary(const tpui_lowering_t* op) {
@@ -173,18 +175,62 @@ void tpui_lower_entr(const tpui_lowering_t* op) {
   tpui_set_pointwise(op, 0, tpui_select(b, use_inside, inside, edge));
 }
 
+/* Coefficients of P with d^n/dx^n cot(pi x) = pi^n P(cot(pi x)); degree n + 1. */
+static void cot_derivative(int n, double* out_coefficients) {
+  double next[POLYGAMMA_MAX_ORDER + 3];
+  for (int i = 0; i <= n + 1; ++i) out_coefficients[i] = i == 1 ? 1.0 : 0.0;
+  for (int k = 0; k < n; ++k) {  // P' times -(1 + c^2)
+    for (int i = 0; i <= n + 1; ++i) {
+      double low = i + 1 <= n + 1 ? (i + 1) * out_coefficients[i + 1] : 0.0;
+      double high = i >= 1 ? (i - 1) * out_coefficients[i - 1] : 0.0;
+      next[i] = -(low + high);
+    }
+    memcpy(out_coefficients, next, sizeof(double) * (size_t)(n + 2));
+  }
+}
+
+/* polygamma of order n >= 1 for positive x. */
+static tpui_hlo_t polygamma_positive(tpui_builder_t* b, int n, tpui_hlo_t x) {
+  tpui_hlo_t operands[2] = {tpui_full(b, x.dtype, n, x.rank, x.sizes), x};
+  return tpui_raw(b, "chlo.polygamma", 2, operands, "", "", x.dtype, x.rank, x.sizes);
+}
+
+/* Negative x by reflection: psi_n(x) = (-1)^n psi_n(1 - x) - pi (d/dx)^n cot(pi x); poles are infinite. */
+static tpui_hlo_t polygamma(tpui_builder_t* b, int n, tpui_hlo_t x) {
+  double coefficients[POLYGAMMA_MAX_ORDER + 2];
+  double sign = n % 2 == 0 ? 1.0 : -1.0, scale = pow(M_PI, n + 1);
+  tpui_hlo_t negative = tpui_compare_constant(b, "LT", x, 0.0);
+  tpui_hlo_t mirrored = tpui_binary(b, "subtract", tpui_like(b, x, 1.0), x);
+  tpui_hlo_t value = polygamma_positive(b, n, tpui_select(b, negative, mirrored, x));
+  // The fraction of x alone decides the cotangent, and keeps its argument small.
+  tpui_hlo_t part = tpui_binary(b, "subtract", x, tpui_unary(b, "floor", x));
+  tpui_hlo_t angle = tpui_binary_constant(b, "multiply", part, M_PI);
+  tpui_hlo_t c = tpui_binary(b, "divide", tpui_unary(b, "cosine", angle),
+                             tpui_unary(b, "sine", angle));
+  cot_derivative(n, coefficients);
+  tpui_hlo_t p = tpui_full(b, x.dtype, coefficients[n + 1], x.rank, x.sizes);
+  for (int i = n; i >= 0; --i) {
+    p = tpui_binary_constant(b, "add", tpui_binary(b, "multiply", p, c), coefficients[i]);
+  }
+  tpui_hlo_t reflected = tpui_binary(b, "subtract", tpui_binary_constant(b, "multiply", value, sign),
+                                     tpui_binary_constant(b, "multiply", p, scale));
+  value = tpui_select(b, negative, reflected, value);
+  tpui_hlo_t pole = tpui_binary(b, "and", tpui_compare_constant(b, "LE", x, 0.0),
+                                tpui_compare_constant(b, "EQ", part, 0.0));
+  return tpui_select(b, pole, tpui_like(b, x, -sign * INFINITY), value);
+}
+
 /* polygamma(n, self): the order is attribute 0. */
 void tpui_lower_polygamma(const tpui_lowering_t* op) {
-  tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
-  double order = (double)tpu_attr_int(op->record->attrs, 0, 0);
-  if (order == 0.0) {
-    tpui_set_pointwise(op, 0, tpui_chlo(b, "digamma", x));
+  int64_t order = tpu_attr_int(op->record->attrs, 0, 0);
+  if (order > POLYGAMMA_MAX_ORDER) {
+    tpui_fail(op->b, TPU_UNIMPLEMENTED, "orders above %d; use .cpu() for this operation",
+              POLYGAMMA_MAX_ORDER);
     return;
   }
-  tpui_hlo_t operands[2] = {tpui_full(b, x.dtype, order, x.rank, x.sizes), x};
-  tpui_set_pointwise(
-      op, 0, tpui_raw(b, "chlo.polygamma", 2, operands, "", "", x.dtype, x.rank, x.sizes));
+  tpui_set_pointwise(op, 0, order == 0 ? tpui_chlo(op->b, "digamma", x)
+                                       : polygamma(op->b, (int)order, x));
 }
 
 /* 0 for positive reals, pi for negative ones, NaN stays. */

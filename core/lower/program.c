@@ -71,7 +71,7 @@ static tpu_status_t pack_record(packer_t* p, const tpu_record_t* record) {
     bool scalar = tpu_ref_kind(ref) == TPU_REF_SCALAR;
     tpu_meta_id_t view = tpu_record_view(record, k);
     if (scalar && view == 0) {
-      tpu_dtype_t dtype = tpui_scalar_dtype(ref);
+      tpu_dtype_t dtype = tpu_ref_scalar_dtype(ref);
       TPU_RETURN_IF_ERROR(pack_number(p, here, tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT));
       continue;
     }

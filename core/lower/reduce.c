@@ -205,59 +205,7 @@ void tpui_lower_var(const tpui_lowering_t* op) {
   if (op->record->result_count > 1) tpui_set_result_reshaped(op, 1, mean);
 }
 
-/* --- norms --- */
-
-static tpui_hlo_t norm_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t order,
-                               const tpui_dims_t* dims) {
-  tpui_hlo_t sum = tpui_reduce(b, "add", tpui_binary(b, "power", x, order), dims->count,
-                               dims->dims);
-  return tpui_binary(b, "power", sum, tpui_binary(b, "divide", tpui_like(b, order, 1.0), order));
-}
-
-/* A p-norm of non-negative numbers for a `p` that is known now. */
-static tpui_hlo_t norm_known(tpui_builder_t* b, tpui_hlo_t x, double p, const tpui_dims_t* dims) {
-  if (p == 0.0) {
-    tpui_hlo_t nonzero = tpui_convert(b, tpui_compare_constant(b, "NE", x, 0.0), x.dtype);
-    return tpui_reduce(b, "add", nonzero, dims->count, dims->dims);
-  }
-  if (p == 1.0) return tpui_reduce(b, "add", x, dims->count, dims->dims);
-  if (p == 2.0) {
-    return tpui_unary(b, "sqrt", tpui_reduce(b, "add", tpui_binary(b, "multiply", x, x),
-                                             dims->count, dims->dims));
-  }
-  if (isinf(p)) {
-    return tpui_reduce(b, p > 0 ? "maximum" : "minimum", x, dims->count, dims->dims);
-  }
-  return norm_general(b, x, tpui_like(b, x, p), dims);
-}
-
-/* The same when the order varies between calls: chosen at run time. */
-static tpui_hlo_t norm_varying(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t order,
-                               const tpui_dims_t* dims) {
-  static const double special[] = {0.0, INFINITY, -INFINITY};
-  tpui_hlo_t result = norm_general(b, x, order, dims);
-  for (int i = 0; i < 3; ++i) {
-    result = tpui_select(b, tpui_compare_constant(b, "EQ", order, special[i]),
-                         norm_known(b, x, special[i], dims), result);
-  }
-  return result;
-}
-
-/* linalg_vector_norm(self, ord, dim?, keepdim, dtype) and norm.ScalarOpt_dim(self, p?, dim, keepdim) */
-void tpui_lower_vector_norm(const tpui_lowering_t* op) {
-  tpui_builder_t* b = op->b;
-  tpui_hlo_t x = tpui_operand(op, 0), result;
-  if (tpu_dtype_kind(x.dtype) >= TPU_KIND_SIGNED) x = tpui_unary(b, "abs", x);
-  x = tpui_convert(b, x, accumulator(op));
-  tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  double p = 2.0;
-  if (!tpui_has_operand(op, 1) || tpui_operand_constant(op, 1, &p)) {
-    result = norm_known(b, x, tpui_has_operand(op, 1) ? p : 2.0, &dims);
-  } else {
-    result = norm_varying(b, x, tpui_operand_as(op, 1, x.dtype), &dims);
-  }
-  tpui_set_result_reshaped(op, 0, result);
-}
+/* --- others --- */
 
 /* logsumexp(self, dim, keepdim): a maximum of infinite size is not subtracted. */
 void tpui_lower_logsumexp(const tpui_lowering_t* op) {
@@ -271,4 +219,15 @@ void tpui_lower_logsumexp(const tpui_lowering_t* op) {
       b, "add", tpui_unary(b, "exponential", tpui_binary(b, "subtract", x, top)), dims.count,
       dims.dims);
   tpui_set_result_reshaped(op, 0, tpui_binary(b, "add", tpui_unary(b, "log", sum), top));
+}
+
+/* isin(elements, test_elements); attributes: assume_unique, invert. */
+void tpui_lower_isin(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_flatten(b, tpui_math_operand(op, 1));
+  tpui_hlo_t equal = tpui_compare(b, "EQ", tpui_unsqueeze(b, x, x.rank), y);
+  const int last[1] = {x.rank};
+  tpui_hlo_t found = tpui_reduce(b, "or", equal, 1, last);
+  if (tpu_attr_int(op->record->attrs, 1, 0) != 0) found = tpui_unary(b, "not", found);
+  tpui_set_pointwise(op, 0, found);
 }

@@ -6,7 +6,7 @@
 #include "lower/pointwise.h"
 
 /* A window that ends at each element and reaches back over all before it. XLA turns it into a tree. */
-static tpui_hlo_t running(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
+static tpui_hlo_t running(tpui_builder_t* b, const char* region, tpui_hlo_t x, int dim,
                           tpui_hlo_t identity) {
   int64_t window[TPU_MAX_RANK], padding[2 * TPU_MAX_RANK], pairs[2] = {x.rank, 2};
   for (int i = 0; i < x.rank; ++i) {
@@ -24,8 +24,8 @@ static tpui_hlo_t running(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int
       tpui_text_type(b, (tpui_type_t){TPU_I64, 2, pairs}));
   tpu_strbuf_free(&rows);
   tpui_hlo_t operands[2] = {x, identity};
-  return tpui_raw(b, "stablehlo.reduce_window", 2, operands, attributes,
-                  tpui_text_combiner(b, kind, x.dtype), x.dtype, x.rank, x.sizes);
+  return tpui_raw(b, "stablehlo.reduce_window", 2, operands, attributes, region,
+                  x.dtype, x.rank, x.sizes);
 }
 
 /* cumsum(self, dim, dtype) and cumprod; argument: add or multiply. */
@@ -39,7 +39,45 @@ void tpui_lower_cumulative(const tpui_lowering_t* op) {
     bool is_sum = strcmp(op->argument, "add") == 0;
     tpui_hlo_t identity =
         tpui_convert(b, tpui_constant(b, TPU_F64, is_sum ? 0.0 : 1.0), x.dtype);
-    x = running(b, op->argument, x, dim, identity);
+    x = running(b, tpui_text_combiner(b, op->argument, x.dtype), x, dim, identity);
+  }
+  tpui_set_result(op, 0, x);
+}
+
+/* Region for log(exp(l) + exp(r)); two minus infinities give minus infinity. */
+static const char* log_add_region(tpui_builder_t* b, tpu_dtype_t dtype) {
+  const char* t = tpui_text_type(b, (tpui_type_t){dtype, 0, NULL});
+  const char* head = tpui_text(
+      b,
+      "({\n^bb0(%%l: %s, %%r: %s):\n"
+      "%%top = \"stablehlo.maximum\"(%%l, %%r) : (%s, %s) -> %s\n"
+      "%%low = \"stablehlo.minimum\"(%%l, %%r) : (%s, %s) -> %s\n"
+      "%%gap = \"stablehlo.subtract\"(%%low, %%top) : (%s, %s) -> %s\n"
+      "%%e = \"stablehlo.exponential\"(%%gap) : (%s) -> %s\n"
+      "%%tail = \"stablehlo.log_plus_one\"(%%e) : (%s) -> %s\n"
+      "%%sum = \"stablehlo.add\"(%%top, %%tail) : (%s, %s) -> %s\n",
+      t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t);
+  return tpui_text(
+      b,
+      "%s%%same = \"stablehlo.compare\"(%%l, %%r) <{comparison_direction = "
+      "#stablehlo<comparison_direction EQ>}> : (%s, %s) -> tensor<i1>\n"
+      "%%fin = \"stablehlo.is_finite\"(%%top) : (%s) -> tensor<i1>\n"
+      "%%inf = \"stablehlo.not\"(%%fin) : (tensor<i1>) -> tensor<i1>\n"
+      "%%both = \"stablehlo.and\"(%%same, %%inf) : (tensor<i1>, tensor<i1>) -> tensor<i1>\n"
+      "%%c = \"stablehlo.select\"(%%both, %%top, %%sum) : (tensor<i1>, %s, %s) -> %s\n"
+      "\"stablehlo.return\"(%%c) : (%s) -> ()\n})",
+      head, t, t, t, t, t, t, t);
+}
+
+/* _logcumsumexp(self, dim) */
+void tpui_lower_logcumsumexp(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_dtype(meta->dtype));
+  int dim = tpui_dim_attr(op, 0, x.rank);
+  if (tpui_refuse_complex(op, x) || !tpui_ok(b)) return;
+  if (dim >= 0 && meta->numel > 0) {
+    x = running(b, log_add_region(b, x.dtype), x, dim, tpui_lowest(b, x.dtype));
   }
   tpui_set_result(op, 0, x);
 }

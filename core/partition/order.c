@@ -37,22 +37,24 @@ static bool is_pointwise(const tpu_window_t* w, uint32_t record) {
 typedef struct run_t {
   uint64_t* keys;          // component << 32 | place
   uint32_t* parents;       // union-find over places in the run
-  uint8_t* small;          // by place in the run; see is_small
+  uint8_t* front;          // by place in the run; see is_front
   uint32_t* value_places;  // [value_count] place in the run that makes the value, else UINT32_MAX
 } run_t;
 
-/* Values of one element (step counts, clip coefficients) are shared by many tensors; they must not
- * tie those together. They stand in front of the run, so what they depend on must stand there or be
- * made before the run. (An element of a large value made in the run is not small.) */
-static bool is_small(const tpu_record_t* r, const run_t* run) {
-  for (int k = 0; k < r->result_count; ++k) {
+/* What stands in front of the run: values of one element (step counts, clip coefficients), which are
+ * shared by many tensors and must not tie those together, and fresh tensors (an optimizer's state at
+ * its first step), so that what is done with them looks the same as in later steps. Their operands
+ * must stand there too, or be made before the run. */
+static bool is_front(const tpu_record_t* r, const run_t* run) {
+  bool created = tpu_op_info(r->op)->family == TPU_FAMILY_CREATE;
+  for (int k = 0; k < r->result_count && !created; ++k) {
     if (tpu_meta_get(r->results[k])->numel != 1) return false;
   }
   for (int k = 0; k < r->operand_count; ++k) {
     uint32_t ref = tpu_record_ref(r, k);
     if (tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
     uint32_t source = run->value_places[tpu_ref_index(ref)];
-    if (source != UINT32_MAX && !run->small[source]) return false;
+    if (source != UINT32_MAX && !run->front[source]) return false;
   }
   return true;
 }
@@ -68,7 +70,7 @@ static void join_operands(const tpu_record_t* r, uint32_t place, run_t* run) {
     uint32_t ref = tpu_record_ref(r, k);
     if (tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
     uint32_t source = run->value_places[tpu_ref_index(ref)];
-    if (source == UINT32_MAX || run->small[source]) continue;
+    if (source == UINT32_MAX || run->front[source]) continue;
     uint32_t a = find_root(run->parents, source), b = find_root(run->parents, place);
     if (a < b) run->parents[b] = a;
     if (b < a) run->parents[a] = b;
@@ -82,14 +84,14 @@ static void sort_run(const tpu_window_t* w, uint32_t* order, uint32_t begin, uin
     tpu_record_t r;
     tpu_window_record(w, order[i], &r);
     run->parents[place] = place;
-    run->small[place] = is_small(&r, run);
+    run->front[place] = is_front(&r, run);
     join_operands(&r, place, run);
     for (int k = 0; k < r.result_count; ++k) run->value_places[r.first_value + k] = place;
   }
   for (uint32_t i = begin; i < end; ++i) {
     uint32_t place = i - begin;
-    // Component 0 is the shared small values; the others keep the order of their first record.
-    uint64_t component = run->small[place] ? 0 : 1 + find_root(run->parents, place);
+    // Component 0 is what stands in front; the others keep the order of their first record.
+    uint64_t component = run->front[place] ? 0 : 1 + find_root(run->parents, place);
     run->keys[place] = component << 32 | place;
   }
   qsort(run->keys, end - begin, sizeof(uint64_t), compare_keys);
@@ -124,7 +126,7 @@ tpu_status_t tpui_partition_order(const tpu_window_t* w, const uint8_t* live, ui
   run.value_places = (uint32_t*)(cursor += n * 4);
   uint8_t* value_needed = (uint8_t*)(cursor += v * 4);
   uint8_t* record_needed = (uint8_t*)(cursor += v);
-  run.small = (uint8_t*)(cursor + n);
+  run.front = (uint8_t*)(cursor + n);
   mark_needed(w, live, value_needed, record_needed);
   for (uint32_t i = 0; i < n; ++i) {
     if (record_needed[i]) out_order[(*out_count)++] = i;

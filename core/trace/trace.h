@@ -13,7 +13,7 @@
  * References (kind in the top bits, see tpu_ref_kind):
  *   WINDOW    number of a value made in this window (values are numbered in record order)
  *   EXTERNAL  index into the window's external values, in order of first use
- *   SCALAR    dtype of a host number; its bits are the next slot
+ *   SCALAR    dtype of a host number, plus 256 for a weak one; its bits are the next slot
  *   NONE      an operand that was not given
  * A WINDOW or EXTERNAL operand whose view is not the value's own metadata reads through a view, and
  * its storage offset is the next slot (in elements of the view's dtype).
@@ -47,6 +47,8 @@ static inline uint32_t tpu_ref_index(uint32_t ref) { return ref & TPU_REF_INDEX_
 static inline uint32_t tpu_ref_make(tpu_ref_kind_t kind, uint32_t index) {
   return ((uint32_t)kind << TPU_REF_KIND_SHIFT) | index;
 }
+/* Dtype of a SCALAR reference; a weak (Python) number has another bit set beside it. */
+static inline tpu_dtype_t tpu_ref_scalar_dtype(uint32_t ref) { return (tpu_dtype_t)(ref & 0xff); }
 /* True when this operand consumes a slot. */
 static inline bool tpu_ref_has_slot(uint32_t ref) {
   return tpu_ref_kind(ref) == TPU_REF_SCALAR || (ref & TPU_REF_VIEW_BIT) != 0;

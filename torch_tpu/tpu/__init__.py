@@ -54,7 +54,14 @@ from .random import (
   set_rng_state,
   set_rng_state_all,
 )
-from .stats import clear_cache, compile_stats, engine_stats, fallback_stats, reset_stats
+from .stats import (
+  clear_cache,
+  compile_stats,
+  decomposition_stats,
+  engine_stats,
+  fallback_stats,
+  reset_stats,
+)
 from .streams import (
   Event,
   Stream,
@@ -74,6 +81,7 @@ __all__ = [
   "compile_stats",
   "current_device",
   "current_stream",
+  "decomposition_stats",
   "default_stream",
   "device",
   "device_count",

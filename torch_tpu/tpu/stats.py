@@ -16,14 +16,22 @@ def engine_stats():
 
 
 def fallback_stats():
-  """Calls of operations that have no row in the op table and ran another way: name -> count."""
+  """Calls of operations that ran on the host, with their tensors copied there and back: name -> count."""
   return _C.fallback_stats()
+
+
+def decomposition_stats():
+  """Calls of operations without a row in the op table that ran as several with one: name ->
+  {"traced": calls that ran PyTorch's Python decomposition, "replayed": calls that repeated what such a
+  call had recorded}. In debug mode each call is traced."""
+  return _C.decomposition_stats()
 
 
 def reset_stats():
   """Sets the counters of this module to zero."""
   _C.reset_stats()
   _C.reset_fallback_stats()
+  _C.reset_decomposition_stats()
 
 
 def clear_cache():

@@ -1,0 +1,90 @@
+"""Finds the Python decomposition of an operation without a row in the op table.
+
+Called by the extension (shim/decompose.cpp) once per overload, at its first call. PyTorch's table of
+decompositions is imported here and not before.
+"""
+
+import torch
+
+# Operations whose decomposition must not run here: name -> the reason. They run on the host.
+REFUSED = {
+  "as_strided_copy": "it addresses the storage, not the tensor",
+  "as_strided_scatter": "it addresses the storage, not the tensor",
+}
+
+# Tags of operations whose course depends on more than their signature.
+_REFUSED_TAGS = {
+  torch.Tag.nondeterministic_seeded: "it draws random numbers",
+  torch.Tag.data_dependent_output: "its result depends on data on the host",
+  torch.Tag.dynamic_output_shape: "its output size depends on data",
+}
+
+
+def find(name, overload):
+  """For an overload such as ("aten::lerp", "Scalar_out"): (function, name, overload) where the last
+  two are the functional form that the function computes. A str, the reason, if there is none."""
+  namespace, _, base = name.partition("::")
+  if namespace != "aten":
+    return "it is not one of PyTorch's own operations"
+  packet = getattr(torch.ops.aten, base, None)
+  if packet is None:
+    return "Python does not know it"
+  op = getattr(packet, overload or "default")
+  functional = _functional_form(op, base)
+  if functional is None:
+    return "it writes to its arguments and has no functional form"
+  problem = _problem(functional)
+  if problem:
+    return problem
+  from torch._decomp import decomposition_table
+
+  function = decomposition_table.get(functional)
+  if function is None:
+    return "it has no decomposition"
+  schema = functional._schema
+  return function, schema.name, schema.overload_name
+
+
+def _is_written(argument):
+  return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _functional_form(op, base):
+  """The overload that returns what `op` writes to its first argument or to out=; None without one."""
+  arguments = [a for a in op._schema.arguments if not a.is_out]
+  outs = len(op._schema.arguments) - len(arguments)
+  written = [a for a in arguments if _is_written(a)]
+  if not outs and not written:
+    return op
+  if written:
+    if outs or len(written) > 1 or not _is_written(arguments[0]) or not base.endswith("_"):
+      return None
+    base = base[:-1]
+  packet = getattr(torch.ops.aten, base, None)
+  for overload in packet.overloads() if packet is not None else ():
+    candidate = getattr(packet, overload)
+    schema = candidate._schema
+    if len(schema.returns) != len(op._schema.returns):
+      continue
+    if any(a.is_out or _is_written(a) for a in schema.arguments):
+      continue
+    if [(a.name, str(a.type)) for a in schema.arguments] == [
+      (a.name, str(a.type)) for a in arguments
+    ]:
+      return candidate
+  return None
+
+
+def _problem(op):
+  """Why the functional overload cannot be computed from records, or None."""
+  schema = op._schema
+  if schema.name.removeprefix("aten::") in REFUSED:
+    return REFUSED[schema.name.removeprefix("aten::")]
+  for tag, reason in _REFUSED_TAGS.items():
+    if tag in op.tags:
+      return reason
+  if any(a.alias_info is not None for a in schema.arguments):
+    return "its result is a view of an argument"
+  if any(str(r.type) != "Tensor" for r in schema.returns):
+    return "it returns something else than tensors"
+  return None
