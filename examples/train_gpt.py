@@ -259,14 +259,15 @@ def save_losses(folder, losses, title):
     writer = csv.writer(file)
     writer.writerow(["step", "loss"])
     writer.writerows(enumerate(losses))
-  smooth, average = [], losses[0]
+  smooth, total, weight = [], 0.0, 0.0
   for loss in losses:
-    average += 0.1 * (loss - average)
-    smooth.append(average)
+    total, weight = 0.9 * total + loss, 0.9 * weight + 1
+    smooth.append(total / weight)
   figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
   axes.plot(losses, color="0.75", linewidth=1, label="each step")
   axes.plot(smooth, color="tab:blue", linewidth=2, label="running mean")
-  axes.set(title=title, xlabel="step", ylabel="training loss (nats per byte)")
+  axes.set_title(title, fontsize="small")
+  axes.set(xlabel="step", ylabel="training loss (nats per byte)")
   axes.grid(alpha=0.3)
   axes.legend()
   figure.savefig(folder / "loss.png", dpi=120)
@@ -337,7 +338,7 @@ def main():
   print(f"loss:     {losses[0]:.3f} -> {losses[-1]:.3f}, on held-out text {held_out_loss:.3f}")
 
   args.out.mkdir(parents=True, exist_ok=True)
-  save_losses(args.out, losses, f"GPT, {config.layers} layers, on {line}")
+  save_losses(args.out, losses, f"{config.layers}-layer GPT on the Python standard library\n{line}")
   save_checkpoint(args.out / "checkpoint.pt", model, optimizer, args.steps)
   check_checkpoint(args.out / "checkpoint.pt", model, held_out.draw()[0])
   sample = generate(model, tokenizer, device, args.sample, args.seed)

@@ -202,16 +202,12 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
   switch (kinds_[i]) {
     case Kind::kTensor:
       if (value.isNone()) return call->none(), true;
-      return call->try_tensor(value.toTensor());
+      return call->tensor(value.toTensor()), true;
     case Kind::kTensorList: {
       if (value.isNone()) return call->attr_none(), true;
       const auto list = value.toListRef();
       for (const c10::IValue& item : list) {
-        if (item.isNone()) {
-          call->none();
-        } else if (!call->try_tensor(item.toTensor())) {
-          return false;
-        }
+        item.isNone() ? call->none() : call->tensor(item.toTensor());
       }
       call->attr(static_cast<int64_t>(list.size()));
       return true;
@@ -219,7 +215,7 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
     case Kind::kScalar:
     case Kind::kFloat:
       if (value.isNone()) return call->none(), true;
-      return call->try_scalar(value.toScalar());
+      return call->scalar(value.toScalar()), true;
     case Kind::kInt:
       if (value.isNone()) return call->attr_none(), true;
       call->attr(value.isBool() ? value.toBool() : value.toSymInt().guard_int(__FILE__, __LINE__));

@@ -1,6 +1,8 @@
 #include "record.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/item.h>
 
 namespace tpu_shim {
 
@@ -29,13 +31,23 @@ tpu_meta_id_t result_meta_of(const at::Tensor& tensor) {
   return id;
 }
 
-bool Call::try_other(const at::Tensor& tensor, tpu_operand_t* out) {
+void Call::other_tensor(const at::Tensor& tensor, tpu_operand_t* out) {
   if (!tensor.defined()) {
     none_operand(out);
-    return true;
+    return;
   }
   if (!is_cpu_scalar(tensor)) throw_device_mismatch(tensor.device());
-  return cpu_scalar_operand(tensor, out);
+  if (!cpu_scalar_operand(tensor, out)) {
+    complex_number(tensor.item(), tensor.unsafeGetTensorImpl()->is_wrapped_number());
+  }
+}
+
+void Call::complex_number(const at::Scalar& value, bool wrapped) {
+  at::Tensor host = at::empty({}, at::TensorOptions(at::kComplexDouble).device(at::kCPU));
+  *static_cast<c10::complex<double>*>(host.mutable_data_ptr()) = value.toComplexDouble();
+  kept_.push_back(host.to(c10::Device(kTpu, 0)));
+  complex_numbers_ = complex_numbers_ * 64 + static_cast<int64_t>(operands_.size()) * 2 + (wrapped ? 1 : 0);
+  tensor_operand(kept_.back(), &operands_.back());
 }
 
 void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {

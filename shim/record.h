@@ -39,19 +39,15 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   // --- operands ---
-  // A tpu tensor, a 0-dim CPU tensor (as a number) or an undefined one (as NONE). False for a complex
-  // CPU number; throws for tensors of other devices.
-  bool try_tensor(const at::Tensor& tensor) {
-    tpu_operand_t& o = operands_.emplace_back();
-    if (C10_LIKELY(tensor.defined() && is_tpu(tensor))) {
-      tensor_operand(tensor, &o);
-      return true;
-    }
-    return try_other(tensor, &o);
-  }
+  // A tpu tensor, a 0-dim CPU tensor (as a number) or an undefined one (as NONE). Throws for tensors of
+  // other devices.
   Call& tensor(const at::Tensor& t) {
-    TORCH_CHECK(try_tensor(t), "complex CPU numbers are not supported by this tpu operation; move the "
-                "number to the device first");
+    tpu_operand_t& o = operands_.emplace_back();
+    if (C10_LIKELY(t.defined() && is_tpu(t))) {
+      tensor_operand(t, &o);
+    } else {
+      other_tensor(t, &o);
+    }
     return *this;
   }
   Call& optional(const std::optional<at::Tensor>& t) {
@@ -69,9 +65,8 @@ class Call {
     int_operand(value, &operands_.emplace_back());
     return *this;
   }
-  bool try_scalar(const at::Scalar& value) { return scalar_operand(value, &operands_.emplace_back()); }
   Call& scalar(const at::Scalar& value) {
-    TORCH_CHECK(try_scalar(value), "complex numbers are not supported by this tpu operation");
+    if (C10_UNLIKELY(!scalar_operand(value, &operands_.emplace_back()))) complex_number(value, true);
     return *this;
   }
   size_t operand_count() const { return operands_.size(); }
@@ -133,6 +128,7 @@ class Call {
     // signature only when someone changed it.
     if (C10_UNLIKELY(!salted_)) {
       salted_ = true;
+      if (complex_numbers_ != 0) tpu_attrs_add_int(&attrs_, complex_numbers_);
       const c10::ScalarType dtype = c10::get_default_dtype_as_scalartype();
       if (dtype != c10::ScalarType::Float) tpu_attrs_add_dtype(&attrs_, checked_dtype(dtype));
       TPU_THROW_IF_ERROR(tpu_attrs_intern(&attrs_, &call_.attrs));
@@ -161,13 +157,18 @@ class Call {
   }
 
  private:
-  static bool try_other(const at::Tensor& tensor, tpu_operand_t* out);
+  void other_tensor(const at::Tensor& tensor, tpu_operand_t* out);
+  // Replaces the last operand, a host number that is complex, by a 0-dim device tensor.
+  void complex_number(const at::Scalar& value, bool wrapped);
 
   tpu_call_t call_{};
   c10::SmallVector<tpu_operand_t, 8> operands_;
   c10::SmallVector<tpu_result_t, 4> results_;
   c10::SmallVector<bool, 4> owned_;
   bool salted_ = false;
+  // Complex numbers promote as numbers but travel as tensors: which operands do so is part of the key.
+  int64_t complex_numbers_ = 0;
+  c10::SmallVector<at::Tensor, 1> kept_;
   tpu_attrs_builder_t attrs_;  // last: large, not initialised
 };
 

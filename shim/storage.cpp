@@ -172,6 +172,9 @@ bool scalar_operand(const at::Scalar& value, tpu_operand_t* out) {
   } else if (value.isBoolean()) {
     int_operand(value.toBool() ? 1 : 0, out);
     out->scalar_dtype = TPU_BOOL;
+  } else if (value.type() == at::kUInt64) {
+    int_operand(static_cast<int64_t>(value.toUInt64()), out);
+    out->scalar_dtype = TPU_U64;
   } else if (value.isIntegral(false)) {
     int_operand(value.toLong(), out);
   } else {
@@ -191,6 +194,8 @@ bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out) {
       if (c10::isComplexType(tensor.scalar_type())) return false;
       if (c10::isFloatingType(tensor.scalar_type())) {
         double_operand(tensor.item().toDouble(), out);
+      } else if (tensor.scalar_type() == at::kUInt64) {
+        int_operand(static_cast<int64_t>(tensor.item().toUInt64()), out);
       } else {
         int_operand(tensor.item().toLong(), out);
       }

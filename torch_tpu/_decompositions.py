@@ -1,7 +1,7 @@
 """Finds the Python decomposition of an operation without a row in the op table.
 
-Called by the extension (shim/decompose.cpp) once per overload, at its first call. PyTorch's table of
-decompositions is imported here and not before.
+Called by the extension (shim/decompose.cpp) once per overload, at its first call. PyTorch's table
+of decompositions is imported here and not before.
 """
 
 import torch
@@ -50,7 +50,7 @@ def _is_written(argument):
 
 
 def _functional_form(op, base):
-  """The overload that returns what `op` writes to its first argument or to out=; None without one."""
+  """The overload that returns what `op` writes to its first argument or to out=, or None."""
   arguments = [a for a in op._schema.arguments if not a.is_out]
   outs = len(op._schema.arguments) - len(arguments)
   written = [a for a in arguments if _is_written(a)]

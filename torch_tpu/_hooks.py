@@ -1,10 +1,16 @@
-"""Where a training step ends. Fused mode records until something is needed; after an optimizer's step
-nothing that follows can make the step's programs better, so they are launched at once and run while
-Python goes on with the next step."""
+"""When recorded work is launched without being asked for: at the end of a training step, and at the
+end of the process.
+
+Fused mode records until something is needed. After an optimizer's step nothing that follows can make
+the step's programs better, so they are launched at once and run while Python goes on with the next
+step.
+"""
+
+import atexit
 
 
 def install(torch):
-  """Registers the hook through PyTorch's public interface; called once."""
+  """Registers both hooks through public interfaces; called once."""
   from torch.optim.optimizer import register_optimizer_step_post_hook
 
   from torch_tpu import _C
@@ -12,8 +18,15 @@ def install(torch):
   is_compiling = torch.compiler.is_compiling
 
   def launch_step(optimizer, args, kwargs):
-    # While Dynamo traces the step this folds to nothing; before first use there is nothing to launch.
+    # While Dynamo traces the step this folds to nothing; before first use nothing is recorded.
     if not is_compiling() and _C.is_initialized():
       _C.flush()
 
+  def finish():
+    # Work in flight while the process takes the plugin's libraries down would crash; and an error
+    # that nobody asked for is better printed than lost.
+    if _C.is_initialized() and not torch.tpu._is_in_bad_fork():
+      _C.synchronize()
+
   register_optimizer_step_post_hook(launch_step)
+  atexit.register(finish)

@@ -120,6 +120,21 @@ TPU_MUST_USE tpu_status_t tpu_executable_run(tpu_executable_t* executable, int i
                                              const uint8_t* donated, const int64_t* output_bytes,
                                              tpu_buffer_t** out_outputs);
 
+/* --- host calls: functions of this process that programs on the CPU platform can call --- */
+
+/* An XLA FFI handler; the structs are in pjrt/ffi_abi.h. */
+struct ffi_error_t;
+struct ffi_call_t;
+typedef struct ffi_error_t* (*tpu_host_handler_t)(struct ffi_call_t* call);
+
+/* Makes `handler` the target of custom calls to `name` in programs compiled or loaded from now on, in
+ * every device of this plugin. TPU_UNIMPLEMENTED on platforms or plugins without FFI. */
+TPU_MUST_USE tpu_status_t tpu_device_register_host_call(tpu_device_t* device, const char* name,
+                                                        tpu_host_handler_t handler);
+/* Whether programs may call the kernels of host/. False until host/ has registered all of them. */
+void tpu_device_set_host_calls(tpu_device_t* device, bool available);
+bool tpu_device_has_host_calls(const tpu_device_t* device);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

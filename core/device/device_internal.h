@@ -16,6 +16,7 @@ struct tpu_device_t {
   char* name;             // owned
   char* version;          // owned
   bool enforce_limit;     // the limit was asked for, so exceeding it is our error to report
+  atomic_bool host_calls;
 
   tpu_mutex_t mutex;           // guards the rest
   tpu_memory_stats_t stats;

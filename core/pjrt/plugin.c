@@ -47,8 +47,8 @@ static void destroy_error(const tpui_plugin_t* plugin, pjrt_error_t* error) {
   invoke_void(plugin, PJRT_CALL_Error_Destroy, &args);
 }
 
-tpu_status_t tpui_pjrt_status(const tpui_plugin_t* plugin, tpui_pjrt_call_t call,
-                              pjrt_error_t* error) {
+tpu_status_t tpui_pjrt_named_status(const tpui_plugin_t* plugin, const char* call,
+                                    pjrt_error_t* error) {
   if (error == NULL) return NULL;
   pjrt_error_message_args_t text = {.struct_size = PJRT_SIZE_Error_Message, .error = error};
   invoke_void(plugin, PJRT_CALL_Error_Message, &text);
@@ -60,11 +60,16 @@ tpu_status_t tpui_pjrt_status(const tpui_plugin_t* plugin, tpui_pjrt_call_t call
   }
   if (code.code < TPU_CANCELLED || code.code > TPU_UNAUTHENTICATED) code.code = TPU_UNKNOWN;
   tpu_status_t status =
-      tpu_status_make((tpu_status_code_t)code.code, "%s: %.*s", call_infos[call].name,
+      tpu_status_make((tpu_status_code_t)code.code, "%s: %.*s", call,
                       (int)(text.message_size > 65536 ? 65536 : text.message_size),
                       text.message != NULL ? text.message : "");
   destroy_error(plugin, error);
   return status;
+}
+
+tpu_status_t tpui_pjrt_status(const tpui_plugin_t* plugin, tpui_pjrt_call_t call,
+                              pjrt_error_t* error) {
+  return tpui_pjrt_named_status(plugin, call_infos[call].name, error);
 }
 
 const pjrt_extension_base_t* tpui_plugin_extension(const tpui_plugin_t* plugin, int32_t type) {

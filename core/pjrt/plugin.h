@@ -48,6 +48,10 @@ const pjrt_extension_base_t* tpui_plugin_extension(const tpui_plugin_t* plugin, 
 TPU_MUST_USE tpu_status_t tpui_pjrt_status(const tpui_plugin_t* plugin, tpui_pjrt_call_t call,
                                            pjrt_error_t* error);
 
+/* The same for calls of extensions, which are not in the table. */
+TPU_MUST_USE tpu_status_t tpui_pjrt_named_status(const tpui_plugin_t* plugin, const char* call,
+                                                 pjrt_error_t* error);
+
 /* The status for a call that the plugin does not have. */
 TPU_MUST_USE tpu_status_t tpui_pjrt_missing(const tpui_plugin_t* plugin, tpui_pjrt_call_t call);
 

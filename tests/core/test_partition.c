@@ -288,6 +288,79 @@ TPU_TEST(partition_small_values_stay_behind_their_sources) {
   close_fixture(&f);
 }
 
+/* A pointwise record on values of any size, read whole or by one element, or none at all. */
+static tpu_value_t* random_pointwise(fixture_t* f, tpu_meta_id_t one, tpu_value_t** values,
+                                     int count) {
+  int operands = rand() % 5 == 0 ? 0 : 2;
+  bool small = rand() % 3 == 0;
+  tpu_meta_id_t meta = small ? one : f->meta;
+  tpu_value_t* result = NULL;
+  TPU_EXPECT_OK(tpu_recorder_begin(&f->recorder, operands, 1));
+  for (int k = 0; k < operands; ++k) {
+    tpu_value_t* x = values[rand() % count];
+    bool element = small || x->meta == one;
+    tpu_recorder_tensor(&f->recorder, x, element ? one : x->meta, x->meta == one ? 0 : element);
+  }
+  TPU_EXPECT_OK(tpu_recorder_commit(&f->recorder, operands > 0 ? TPU_OP_ADD : TPU_OP_STORAGE_ZERO,
+                                    operands, 1, 0, 0, TPU_F32, &meta, &result));
+  return result;
+}
+
+TPU_TEST(partition_of_random_pointwise_runs_is_sound) {
+  srand(11);
+  for (int round = 0; round < 60; ++round) {
+    fixture_t f;
+    open_fixture(&f);
+    tpu_meta_id_t one = vector(1);
+    tpu_value_t* values[400];
+    int count = 0;
+    for (int i = 0; i < 3; ++i) values[count++] = external(&f);
+    int records = 24 + rand() % 300;
+    for (int i = 0; i < records; ++i) {
+      tpu_value_t* next = random_pointwise(&f, one, values, count);
+      values[count++] = hold(&f, next);
+    }
+    tpu_partition_t p;
+    TPU_EXPECT_OK(partition(&f, 4 + (uint32_t)rand() % 60, false, &p));
+    expect_sound(&f, &p, 64);
+    tpu_partition_free(&p);
+    close_fixture(&f);
+  }
+}
+
+/* Records `count` ops, each chosen by `choose`, and gives the period that is found. */
+static uint32_t period_of(int count, int (*choose)(int i)) {
+  static const tpu_op_t ops[4] = {TPU_OP_ADD, TPU_OP_MUL, TPU_OP_SUB, TPU_OP_MM};
+  fixture_t f;
+  open_fixture(&f);
+  tpu_value_t* x = external(&f);
+  for (int i = 0; i < count; ++i) {
+    tpu_value_release(&f.pool, binary(&f, ops[choose(i)], x, x));
+  }
+  tpu_window_t window;
+  tpu_recorder_window(&f.recorder, &window);
+  uint32_t period = 77;
+  TPU_EXPECT_OK(tpu_partition_period(&window, &period));
+  close_fixture(&f);
+  return period;
+}
+
+static int choose_turns_of_7(int i) { return i % 7 == 3 ? 1 : i % 7 == 5 ? 2 : 0; }
+static int choose_late_turns(int i) { return i < 150 ? i * i % 4 : choose_turns_of_7(i); }
+static int choose_one(int i) { return i * 0; }
+static int choose_broken(int i) { return i == 395 ? 3 : choose_turns_of_7(i); }
+
+TPU_TEST(partition_period_of_loops) {
+  TPU_EXPECT_EQ(period_of(400, choose_turns_of_7), 7u);
+  TPU_EXPECT_EQ(period_of(403, choose_turns_of_7), 7u);  // in the middle of a turn
+  TPU_EXPECT_EQ(period_of(400, choose_late_turns), 7u);  // the first half may be anything
+  TPU_EXPECT_EQ(period_of(400, choose_one), 1u);
+  TPU_EXPECT_EQ(period_of(60, choose_turns_of_7), 0u);   // too short to tell
+  TPU_EXPECT_EQ(period_of(200, choose_late_turns), 0u);  // too few turns yet
+  TPU_EXPECT_EQ(period_of(400, choose_broken), 0u);
+  TPU_EXPECT_EQ(period_of(1, choose_one), 0u);
+}
+
 TPU_TEST(partition_of_random_windows_is_sound) {
   srand(7);
   for (int round = 0; round < 60; ++round) {

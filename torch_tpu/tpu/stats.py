@@ -16,14 +16,14 @@ def engine_stats():
 
 
 def fallback_stats():
-  """Calls of operations that ran on the host, with their tensors copied there and back: name -> count."""
+  """Calls of operations that ran on the host, on copies of their tensors: name -> count."""
   return _C.fallback_stats()
 
 
 def decomposition_stats():
   """Calls of operations without a row in the op table that ran as several with one: name ->
-  {"traced": calls that ran PyTorch's Python decomposition, "replayed": calls that repeated what such a
-  call had recorded}. In debug mode each call is traced."""
+  {"traced": calls that ran PyTorch's Python decomposition, "replayed": calls that repeated what
+  such a call had recorded}. In debug mode each call is traced."""
   return _C.decomposition_stats()
 
 
