@@ -200,8 +200,8 @@ static tpu_status_t allocate(const builder_t* b, uint32_t words, int result_coun
   size_t inputs = (size_t)b->capture->input_count, results = (size_t)result_count;
   size_t constants = b->capture->constant_count, length = strlen(name) + 1;
   // Each slot belongs to an operand of two words.
-  size_t bytes = sizeof(tpu_template_t) + words * 8u + inputs * 4 + constants * 8 + results * 4 +
-                 length + 7 * 8;
+  size_t bytes = sizeof(tpu_template_t) + words * 8u + inputs * 4 + constants * 8 + results * 8 +
+                 length + 8 * 8;
   void* memory = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, bytes, &memory));
   tpu_template_t* t = memory;
@@ -211,6 +211,7 @@ static tpu_status_t allocate(const builder_t* b, uint32_t words, int result_coun
   t->words = carve(&cursor, words * sizeof(uint32_t));
   t->input_views = carve(&cursor, inputs * sizeof(tpu_meta_id_t));
   t->results = carve(&cursor, results * sizeof(uint32_t));
+  t->result_views = carve(&cursor, results * sizeof(tpu_meta_id_t));
   char* text = carve(&cursor, length);
   memcpy(text, name, length);
   t->name = text;
@@ -226,10 +227,10 @@ static void add_results(builder_t* b, int count, const tpu_operand_t* results) {
     if (value == NULL || value->state != TPU_VALUE_RECORDED ||
         value->number < b->capture->first_value) {
       b->obstacle = "a result was not computed by it";
-    } else if (value->meta != results[k].view ||
-               !tpui_storage_is_whole(storage, results[k].view, results[k].offset)) {
+    } else if (!tpui_storage_is_whole(storage, results[k].view, results[k].offset)) {
       b->obstacle = "a result is a part of another tensor";
     } else {
+      t->result_views[t->result_count] = results[k].view;
       t->results[t->result_count++] = value->number - b->capture->first_value;
     }
   }

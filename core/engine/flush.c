@@ -159,8 +159,8 @@ static void load_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
   f->job.error = NULL;
 }
 
-/* The content that a failed result replaced, with one reference; NULL when it failed too or was given
- * away to a program. `buffers` still holds the results that nobody wanted. */
+/* The content that a failed result replaced, with one reference; NULL when it failed too or was
+ * given away to a program. `buffers` still holds the results that nobody wanted. */
 static tpu_value_t* former_value(tpui_flight_t* f, const tpui_undo_t* undo) {
   tpu_value_t* old = undo->old != NULL ? undo->old : f->values[undo->old_number];
   if (old != NULL) {
@@ -299,7 +299,7 @@ static void log_window(const tpu_window_t* window, const tpui_variant_t* variant
   tpu_strbuf_free(&text);
 }
 
-/* Launches the window as it is now. `*out_waits`: nothing was done, jobs in flight must land first. */
+/* Launches the window as it is now. `*out_waits`: nothing was done, jobs in flight must land. */
 static tpu_status_t flush_now(tpu_engine_t* e, bool* out_waits) {
   tpu_window_t window;
   uint8_t *live, *dead;
@@ -333,8 +333,8 @@ static void wait_for_room(tpu_engine_t* e) {
   while (e->in_flight >= most) (void)pthread_cond_wait(&e->landed, &e->lock);
 }
 
-/* Waiting gives the lock up, and others then record or flush: so all waiting comes before looking at
- * the window, and windows are launched in the order in which they were recorded. */
+/* Waiting gives the lock up, and others then record or flush: so all waiting comes before looking
+ * at the window, and windows are launched in the order in which they were recorded. */
 tpu_status_t tpui_flush(tpu_engine_t* e) {
   bool waits = true;
   while (waits) {
@@ -433,8 +433,8 @@ tpu_status_t tpui_flush_if_due(tpu_engine_t* e) {
   set_flush_at(e);
   if (TPU_UNLIKELY(e->capture != NULL) && tpui_capture_is_mine(e)) return NULL;  // at its end
   TPU_RETURN_IF_ERROR(tpui_flush(e));
-  // Fused mode tells at the next sync; in Debug mode the op that failed is the one just recorded, in
-  // Strict mode that or an earlier one.
+  // Fused mode tells at the next sync; in Debug mode the op that failed is the one just recorded,
+  // in Strict mode that or an earlier one.
   if (e->mode == TPU_MODE_FUSED) return NULL;
   return e->mode == TPU_MODE_DEBUG ? sync_contents(e) : take_pending(e);
 }

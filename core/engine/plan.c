@@ -208,8 +208,8 @@ static tpu_status_t fill_variant(maker_t* m) {
   return status;
 }
 
-/* One program per op, so that only the op that cannot be compiled fails; every result is kept and no
- * content is given away, so that what it would have overwritten can come back. */
+/* One program per op, so that only the op that cannot be compiled fails; every result is kept and
+ * no content is given away, so that what it would have overwritten can come back. */
 static tpu_status_t fill_variant_singly(maker_t* m) {
   tpu_partition_t partition;
   tpu_partition_options_t options = *m->planner->partition;

@@ -79,7 +79,7 @@ static tpu_status_t place_results(tpu_engine_t* e, const replay_t* p, tpu_result
   for (uint32_t k = 0; k < p->made->result_count; ++k) {
     tpu_value_t* value = p->values[p->made->results[k]];
     tpu_result_t* result = &results[k];
-    result->meta = value->meta;
+    result->meta = p->made->result_views[k];
     TPU_RETURN_IF_ERROR(
         tpui_storage_create(e, tpu_meta_bytes(tpu_meta_get(value->meta)), &result->storage));
     tpu_value_retain(value);

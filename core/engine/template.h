@@ -26,7 +26,8 @@ struct tpu_template_t {
   uint32_t input_count;
   tpu_value_t** constants;     // retained
   uint32_t constant_count;
-  uint32_t* results;           // numbers of own values
+  uint32_t* results;           // per result, the number of an own value ...
+  tpu_meta_id_t* result_views; // ... and how the tensor over it looks
   uint32_t result_count;
 };
 

@@ -26,6 +26,7 @@
 #include "base/env.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "host/host.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "types/dtype.h"

@@ -6,13 +6,9 @@
 #include "lower/gather.h"
 #include "lower/pool.h"
 
-#define MAX_SPATIAL 3
+#define MAX_SPATIAL TPUI_MAX_POOLED
 
-typedef struct pool_t {
-  tpui_builder_t* b;
-  int spatial;                // dimensions pooled: the last ones
-  int64_t kernel[MAX_SPATIAL], stride[MAX_SPATIAL], padding[MAX_SPATIAL], dilation[MAX_SPATIAL];
-} pool_t;
+typedef tpui_windows_t pool_t;
 
 /* int[n] arguments may have one value for all dimensions, or none. */
 static void read_sizes(const tpui_lowering_t* op, int position, int count, const int64_t* if_none,
@@ -37,10 +33,8 @@ static pool_t read_pool(const tpui_lowering_t* op, bool dilated) {
   return p;
 }
 
-/* Place `k` of every window along one dimension: out[j] = x[j*stride + k*dilation - padding], with
- * `fill` outside. */
-static tpui_hlo_t window_place(const pool_t* p, tpui_hlo_t x, int i, int64_t k, int64_t out_size,
-                               tpui_hlo_t fill) {
+tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64_t k,
+                             int64_t out_size, tpui_hlo_t fill) {
   int dim = x.rank - p->spatial + i;
   int64_t size = x.sizes[dim];
   int64_t first = k * p->dilation[i] - p->padding[i];
@@ -55,8 +49,8 @@ static tpui_hlo_t window_place(const pool_t* p, tpui_hlo_t x, int i, int64_t k, 
   return tpui_slice(p->b, span, starts, span.sizes, steps);
 }
 
-/* The adjoint of window_place: values of every window put back to place `k`, zero elsewhere. */
-static tpui_hlo_t window_unplace(const pool_t* p, tpui_hlo_t y, int i, int64_t k, int64_t in_size) {
+tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int64_t k,
+                               int64_t in_size) {
   int dim = y.rank - p->spatial + i;
   int64_t first = k * p->dilation[i] - p->padding[i];
   int64_t spread = (y.sizes[dim] - 1) * p->stride[i] + 1;
@@ -77,8 +71,8 @@ static void max_along(const pool_t* p, int i, int64_t out_size, tpui_hlo_t* valu
   tpui_hlo_t lowest = tpui_lowest(b, value->dtype), zero = tpui_constant(b, TPU_I32, 0);
   tpui_hlo_t best = lowest, best_index = zero;
   for (int64_t k = 0; k < p->kernel[i] && tpui_ok(b); ++k) {
-    tpui_hlo_t v = window_place(p, *value, i, k, out_size, lowest);
-    tpui_hlo_t at = window_place(p, *index, i, k, out_size, tpui_constant(b, TPU_I32, -1));
+    tpui_hlo_t v = tpui_window_place(p, *value, i, k, out_size, lowest);
+    tpui_hlo_t at = tpui_window_place(p, *index, i, k, out_size, tpui_constant(b, TPU_I32, -1));
     if (k == 0) {
       best = v;
       best_index = at;
@@ -143,12 +137,12 @@ static tpui_hlo_t max_grad_by_shifts(const pool_t* p, tpui_hlo_t grad, tpui_hlo_
     tpui_hlo_t under = here, share = grad;
     for (int i = p->spatial - 1; i >= 0; --i) {
       int64_t out_size = grad.sizes[grad.rank - p->spatial + i];
-      under = window_place(p, under, i, k[i], out_size, outside);
+      under = tpui_window_place(p, under, i, k[i], out_size, outside);
     }
     share = tpui_select(b, tpui_compare(b, "EQ", under, index), share,
                         tpui_constant(b, grad.dtype, 0));
     for (int i = 0; i < p->spatial; ++i) {
-      share = window_unplace(p, share, i, k[i], x.sizes[x.rank - p->spatial + i]);
+      share = tpui_window_unplace(p, share, i, k[i], x.sizes[x.rank - p->spatial + i]);
     }
     total = tpui_binary(b, "add", total, share);
   }
@@ -235,9 +229,9 @@ void tpui_lower_avg_pool(const tpui_lowering_t* op) {
   tpui_hlo_t sum = tpui_convert(b, x, dtype), zero = tpui_constant(b, dtype, 0);
   for (int i = p.spatial - 1; i >= 0; --i) {
     int64_t out_size = result->sizes[x.rank - p.spatial + i];
-    tpui_hlo_t total = window_place(&p, sum, i, 0, out_size, zero);
+    tpui_hlo_t total = tpui_window_place(&p, sum, i, 0, out_size, zero);
     for (int64_t k = 1; k < p.kernel[i]; ++k) {
-      total = tpui_binary(b, "add", total, window_place(&p, sum, i, k, out_size, zero));
+      total = tpui_binary(b, "add", total, tpui_window_place(&p, sum, i, k, out_size, zero));
     }
     sum = total;
   }
@@ -259,9 +253,9 @@ void tpui_lower_avg_pool_backward(const tpui_lowering_t* op) {
   grad = tpui_binary(b, "divide", grad, read_divisors(op, &p, x, grad.rank, grad.sizes, dtype));
   for (int i = p.spatial - 1; i >= 0; --i) {
     int64_t in_size = x.sizes[x.rank - p.spatial + i];
-    tpui_hlo_t total = window_unplace(&p, grad, i, 0, in_size);
+    tpui_hlo_t total = tpui_window_unplace(&p, grad, i, 0, in_size);
     for (int64_t k = 1; k < p.kernel[i]; ++k) {
-      total = tpui_binary(b, "add", total, window_unplace(&p, grad, i, k, in_size));
+      total = tpui_binary(b, "add", total, tpui_window_unplace(&p, grad, i, k, in_size));
     }
     grad = total;
   }

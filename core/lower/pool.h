@@ -1,8 +1,28 @@
-/* Shared by pool.c and adaptive_pool.c. Internal to lower/. */
+/* Windows over the last dimensions of a tensor: pools, unfold and fold are made of them. Internal to
+ * lower/.
+ */
 #ifndef TPU_LOWER_POOL_H_
 #define TPU_LOWER_POOL_H_
 
 #include "lower/builder.h"
+
+#define TPUI_MAX_POOLED 3
+
+typedef struct tpui_windows_t {
+  tpui_builder_t* b;
+  int spatial;  // dimensions that windows move in: the last ones
+  int64_t kernel[TPUI_MAX_POOLED], stride[TPUI_MAX_POOLED];
+  int64_t padding[TPUI_MAX_POOLED], dilation[TPUI_MAX_POOLED];
+} tpui_windows_t;
+
+/* Place `k` of every window along windowed dimension `i`:
+ * out[j] = x[j * stride + k * dilation - padding], with `fill` (rank 0) outside. */
+tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64_t k,
+                             int64_t out_size, tpui_hlo_t fill);
+/* The adjoint: values of every window put back to place `k` of a dimension of `in_size`, zero
+ * elsewhere. */
+tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int64_t k,
+                               int64_t in_size);
 
 /* Adds `grad` to a zero tensor of x's sizes at `index`, flat positions within the last `spatial`
  * dimensions. */

@@ -137,6 +137,34 @@ void tpui_lower_index_add(const tpui_lowering_t* op) {
   tpui_set_result_reshaped(op, 0, tpui_scatter_dim(b, "add", x, s.dim, s.index, source));
 }
 
+/* Attributes: dim, reduce, include_self. */
+void tpui_lower_index_reduce(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
+  slices_t s = read_slices(op);
+  const char* name = tpu_attr_text(op->record->attrs, 1);
+  const char* combine = combine_of(name);
+  bool include_self = tpu_attr_int(op->record->attrs, 2, 1) != 0;
+  if (combine == NULL) {
+    tpui_fail(b, TPU_INVALID_ARGUMENT, "unknown reduction '%s'", name);
+    return;
+  }
+  tpu_dtype_t dtype = tpui_math_dtype(s.x.dtype);
+  tpui_hlo_t start = tpui_convert(b, s.x, dtype), ones = tpui_full_like(b, s.source, dtype, 1);
+  if (!include_self) {
+    tpui_hlo_t touched = tpui_scatter_dim(b, "set", tpui_full_like(b, s.x, TPU_BOOL, 0), s.dim,
+                                          s.index, tpui_convert(b, ones, TPU_BOOL));
+    start = tpui_select(b, touched, identity_of(b, combine, dtype), start);
+  }
+  tpui_hlo_t result = tpui_scatter_dim(b, combine, start, s.dim, s.index,
+                                       tpui_convert(b, s.source, dtype));
+  if (strcmp(name, "mean") == 0) {
+    tpui_hlo_t count = tpui_scatter_dim(b, "add", tpui_full_like(b, s.x, dtype, include_self),
+                                        s.dim, s.index, ones);
+    result = divide_counts(b, result, count);
+  }
+  tpui_set_result_reshaped(op, 0, result);
+}
+
 void tpui_lower_index_fill(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);

@@ -4,11 +4,11 @@
  *   %6, %7 = max(%5){1, 0} -> f32[4], i64[4]
  *
  * %n is value n of the window, extn its n-th external value. [view ...] is the view that an operand
- * reads (for view_write also the one it writes) and +n its offset in elements. Numbers are those of
- * the slots, with their dtype where they are not Python numbers; ? when the window has no slots. In
- * braces stand the attributes. `op_` was recorded in place, `op.out` with out= arguments. Strides are
- * left out where they are row-major. `via f64` names the dtype that is computed in when it is not
- * the result's.
+ * reads (for view_write also the one it writes) and +n its offset in elements. Numbers are those
+ * of the slots, with their dtype where they are not Python numbers; ? when the window has no slots.
+ * In braces stand the attributes. `op_` was recorded in place, `op.out` with out= arguments. Results
+ * show strides where they are not row-major. `via f64` names the dtype that is computed in when it
+ * is not the result's.
  */
 #ifndef TPU_TRACE_PRINT_H_
 #define TPU_TRACE_PRINT_H_

@@ -22,7 +22,7 @@ typedef struct tensor_t {
 
 /* False, with a failure, when there is no plugin. The compile cache on disk is off. */
 bool world_open(world_t* world, tpu_platform_kind_t platform, tpu_eager_mode_t mode);
-/* The same on the plugin that TORCH_TPU_PJRT_PLUGIN names; false, with a skip, when it names none. */
+/* The same on the plugin that TORCH_TPU_PJRT_PLUGIN names; false, with a skip, if it names none. */
 bool world_open_real(world_t* world, tpu_eager_mode_t mode);
 /* All tensors must be dropped before. Nothing may be alive afterwards. */
 void world_close(world_t* world);

@@ -94,7 +94,8 @@ TPU_TEST(address_random_traffic) {
       tpu_address_give(space, live[i].address);
       live[i].address = NULL;
     } else {
-      live[i].size = tpu_test_random_range(&random, 1, 1ll << tpu_test_random_range(&random, 0, 30));
+      int64_t bits = tpu_test_random_range(&random, 0, 30);
+      live[i].size = tpu_test_random_range(&random, 1, 1ll << bits);
       live[i].address = take(space, live[i].size, &live[i]);
     }
   }
@@ -130,7 +131,8 @@ TPU_TEST(address_exhaustion_says_so) {
   void* address = &owners[0];
   tpu_status_t status = tpu_address_take(space, INT64_MAX, &owners[0], &address);
   TPU_EXPECT_EQ(tpu_status_code(status), TPU_RESOURCE_EXHAUSTED);
-  TPU_EXPECT_TEXT(tpu_status_message(status), "a storage of 9223372036854775807 bytes is too large");
+  TPU_EXPECT_TEXT(tpu_status_message(status),
+                  "a storage of 9223372036854775807 bytes is too large");
   TPU_EXPECT(address == NULL);
   tpu_status_free(status);
   // Terabyte ranges until the reservation is full; small ones fail then as well, in words.

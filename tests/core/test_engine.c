@@ -235,7 +235,8 @@ TPU_TEST(engine_empty_content_reads_zeros) {
                 "%1 = add(%0, ext0) -> f32[8]\n");
   world_sync(&w);
   // A part: zeros for the whole storage, then the view of them.
-  tensor_t d = world_empty(&w, 8), e = world_binary(&w, TPU_OP_ADD, view_of(d, 1, 4, 2), view_of(b, 0, 4, 1));
+  tensor_t d = world_empty(&w, 8);
+  tensor_t e = world_binary(&w, TPU_OP_ADD, view_of(d, 1, 4, 2), view_of(b, 0, 4, 1));
   EXPECT_WINDOW(&w,
                 "%0 = storage_zero() -> f32[8]\n"
                 "%1 = add(%0[view f32[4]s(2)+1], ext0[view f32[4]s(1)+0]) -> f32[4]\n");
@@ -286,7 +287,8 @@ TPU_TEST(engine_storage_addresses) {
   for (int i = 0; i < COUNT; ++i) many[i] = world_empty(&w, 1 + i % 300);
   for (int i = 0; i < COUNT; ++i) {
     char* address = tpu_storage_address(many[i].storage);
-    tpu_storage_t* found = tpu_storage_find(w.engine, address + tpu_storage_nbytes(many[i].storage) - 1);
+    char* last = address + tpu_storage_nbytes(many[i].storage) - 1;
+    tpu_storage_t* found = tpu_storage_find(w.engine, last);
     TPU_EXPECT(found == many[i].storage);
     tpu_storage_release(found);
   }

@@ -163,8 +163,8 @@ TPU_TEST(failure_to_execute) {
   world_close(&w);
 }
 
-/* Two programs, of which the first takes the old content: any of their calls fails. The tensor is as
- * before, as after, or lost with an error; never another content. */
+/* Two programs, of which the first takes the old content: any of their calls fails. The tensor is
+ * as before, as after, or lost with an error; never another content. */
 TPU_TEST(failure_after_a_donation) {
   world_t w;
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_PROGRAM_OPS, "1"));

@@ -39,7 +39,8 @@ static void renew(program_t* p, mirror_t* m) {
 }
 
 /* A random piece that fits both; mostly the whole when they are equal. */
-static void pick_pieces(program_t* p, const mirror_t* x, const mirror_t* y, piece_t* a, piece_t* b) {
+static void pick_pieces(program_t* p, const mirror_t* x, const mirror_t* y, piece_t* a,
+                        piece_t* b) {
   int64_t most = x->size < y->size ? x->size : y->size;
   int64_t size = x->size == y->size && pick(p, 0, 1) == 0 ? most : pick(p, 1, most);
   const mirror_t* of[2] = {x, y};

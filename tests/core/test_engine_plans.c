@@ -59,7 +59,8 @@ TPU_TEST(plan_live_results_grow) {
   static const bool keeps[6] = {false, false, true, false, true, false};
   for (int i = 0; i < 6; ++i) {
     tpu_engine_reset_stats(w.engine);
-    tensor_t c = world_binary(&w, TPU_OP_ADD, input, input), d = world_binary(&w, TPU_OP_MUL, c, input);
+    tensor_t c = world_binary(&w, TPU_OP_ADD, input, input);
+    tensor_t d = world_binary(&w, TPU_OP_MUL, c, input);
     if (!keeps[i]) drop(&c);
     EXPECT_CONTENT(&w, d, 0, 0);
     if (keeps[i]) EXPECT_CONTENT(&w, c, 0, 0);

@@ -119,7 +119,8 @@ TPU_TEST(replay_obstacles) {
       "a result was not computed by it", "a part of another tensor", "computes nothing"};
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
-  tensor_t inputs[2] = {world_range(&w, 8, 1), world_range(&w, 8, 2)}, other = world_range(&w, 8, 3);
+  tensor_t inputs[2] = {world_range(&w, 8, 1), world_range(&w, 8, 2)};
+  tensor_t other = world_range(&w, 8, 3);
   float numbers[8];
   for (int i = 0; i < 7; ++i) {
     TPU_REQUIRE(begin(&w, 2, inputs));
@@ -342,7 +343,9 @@ TPU_TEST(loop_that_changes) {
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t a = world_range(&w, 8, 1), b = world_range(&w, 8, 2), kept[3];
   for (int phase = 0; phase < 3; ++phase) {
-    for (int i = 0; i < 9000; ++i) world_update(&w, i % (2 + phase) ? TPU_OP_ADD : TPU_OP_MUL, a, b);
+    for (int i = 0; i < 9000; ++i) {
+      world_update(&w, i % (2 + phase) ? TPU_OP_ADD : TPU_OP_MUL, a, b);
+    }
     kept[phase] = world_binary(&w, TPU_OP_SUB, a, b);
   }
   for (int i = 0; i < 3; ++i) {

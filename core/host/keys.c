@@ -1,0 +1,128 @@
+/* Values -> keys. All in integers: the plugin runs with denormals flushed to zero, which would make
+ * float comparisons lump them together. */
+#include <string.h>
+
+#include "host/order.h"
+#include "host/wide.h"
+
+/* Sign, magnitude: negative numbers are turned around, -0 becomes 0, NaN the greatest key. */
+#define FLOAT_KEY(name, type, sign, infinity)                     \
+  static inline type name(type bits) {                            \
+    type magnitude = (type)(bits & (type)~(sign));                \
+    if (magnitude > (infinity)) return (type)~(type)0;            \
+    if (magnitude == 0) bits = 0;                                 \
+    return (type)((bits & (sign)) != 0 ? (type)~bits : (type)(bits | (sign))); \
+  }
+FLOAT_KEY(key_f16, uint16_t, 0x8000u, 0x7c00u)
+FLOAT_KEY(key_bf16, uint16_t, 0x8000u, 0x7f80u)
+FLOAT_KEY(key_f32, uint32_t, 0x80000000u, 0x7f800000u)
+FLOAT_KEY(key_f64, uint64_t, UINT64_C(1) << 63, UINT64_C(0x7ff) << 52)
+
+static inline uint32_t key_bool(uint8_t x) { return x != 0; }
+static inline uint32_t key_u8(uint8_t x) { return x; }
+static inline uint32_t key_u16(uint16_t x) { return x; }
+static inline uint32_t key_u32(uint32_t x) { return x; }
+static inline uint64_t key_u64(uint64_t x) { return x; }
+static inline uint32_t key_i8(int8_t x) { return (uint32_t)(x + 128); }
+static inline uint32_t key_i16(int16_t x) { return (uint32_t)(x + 32768); }
+static inline uint32_t key_i32(uint32_t x) { return x ^ 0x80000000u; }
+static inline uint64_t key_i64(uint64_t x) { return x ^ UINT64_C(1) << 63; }
+
+#define PACK(name, type)                                                                        \
+  static void pack_##name(const void* line, int64_t count, uint32_t flip, uint64_t* out) {      \
+    const type* x = line;                                                                       \
+    for (int64_t i = 0; i < count; ++i) {                                                       \
+      uint32_t key = (uint32_t)key_##name(x[i]) ^ flip;                                         \
+      out[i] = (uint64_t)key << 32 | (uint32_t)i;                                               \
+    }                                                                                           \
+  }
+PACK(bool, uint8_t)
+PACK(u8, uint8_t)
+PACK(i8, int8_t)
+PACK(u16, uint16_t)
+PACK(i16, int16_t)
+PACK(f16, uint16_t)
+PACK(bf16, uint16_t)
+PACK(u32, uint32_t)
+PACK(i32, uint32_t)
+PACK(f32, uint32_t)
+
+typedef struct range_t {
+  uint64_t least, greatest;
+} range_t;
+
+#define WIDE(name)                                                                         \
+  static range_t range_##name(const uint64_t* x, int64_t count, uint64_t flip) {           \
+    range_t r = {UINT64_MAX, 0};                                                           \
+    for (int64_t i = 0; i < count; ++i) {                                                  \
+      uint64_t key = key_##name(x[i]) ^ flip;                                              \
+      r.least = key < r.least ? key : r.least;                                             \
+      r.greatest = key > r.greatest ? key : r.greatest;                                    \
+    }                                                                                      \
+    return r;                                                                              \
+  }                                                                                        \
+  static void near_##name(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, \
+                          uint64_t* out) {                                                 \
+    for (int64_t i = 0; i < count; ++i) {                                                  \
+      uint64_t key = (key_##name(x[i]) ^ flip) - least;                                    \
+      out[i] = key << 32 | (uint32_t)i;                                                    \
+    }                                                                                      \
+  }                                                                                        \
+  static void wide_##name(const uint64_t* x, int64_t count, uint64_t flip, tpui_wide_t* out) { \
+    for (int64_t i = 0; i < count; ++i) {                                                  \
+      out[i] = (tpui_wide_t){key_##name(x[i]) ^ flip, (uint64_t)i};                        \
+    }                                                                                      \
+  }
+WIDE(i64)
+WIDE(u64)
+WIDE(f64)
+
+typedef struct key_type_t {
+  void (*pack)(const void* line, int64_t count, uint32_t flip, uint64_t* out);
+  range_t (*range)(const uint64_t* x, int64_t count, uint64_t flip);
+  void (*near)(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, uint64_t* out);
+  void (*wide)(const uint64_t* x, int64_t count, uint64_t flip, tpui_wide_t* out);
+} key_type_t;
+
+static const key_type_t key_types[TPU_DTYPE_COUNT] = {
+    [TPU_BOOL] = {.pack = pack_bool},
+    [TPU_U8] = {.pack = pack_u8},
+    [TPU_I8] = {.pack = pack_i8},
+    [TPU_U16] = {.pack = pack_u16},
+    [TPU_I16] = {.pack = pack_i16},
+    [TPU_F16] = {.pack = pack_f16},
+    [TPU_BF16] = {.pack = pack_bf16},
+    [TPU_U32] = {.pack = pack_u32},
+    [TPU_I32] = {.pack = pack_i32},
+    [TPU_F32] = {.pack = pack_f32},
+    [TPU_I64] = {.range = range_i64, .near = near_i64, .wide = wide_i64},
+    [TPU_U64] = {.range = range_u64, .near = near_u64, .wide = wide_u64},
+    [TPU_F64] = {.range = range_f64, .near = near_f64, .wide = wide_f64},
+};
+
+bool tpui_order_takes(tpu_dtype_t dtype) {
+  const key_type_t* type = &key_types[dtype];
+  return type->pack != NULL || type->wide != NULL;
+}
+
+bool tpui_order_is_wide(tpu_dtype_t dtype) { return key_types[dtype].wide != NULL; }
+
+bool tpui_order_pack(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
+                     uint64_t* out_packed) {
+  const key_type_t* type = &key_types[dtype];
+  if (type->pack != NULL) {
+    type->pack(line, count, descending ? UINT32_MAX : 0, out_packed);
+    return true;
+  }
+  // Indices, token ids and labels are 64-bit numbers that lie close together.
+  uint64_t flip = descending ? UINT64_MAX : 0;
+  range_t range = type->range(line, count, flip);
+  if (count > 0 && range.greatest - range.least > UINT32_MAX) return false;
+  type->near(line, count, flip, range.least, out_packed);
+  return true;
+}
+
+void tpui_order_widen(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
+                      tpui_wide_t* out) {
+  key_types[dtype].wide(line, count, descending ? UINT64_MAX : 0, out);
+}
