@@ -368,7 +368,10 @@ struct Capture {
 
 // Runs the decomposition in Python. False when it cannot do these arguments.
 bool Decomposition::trace(const c10::IValue* args, const Signature& signature, Results* results) {
-  TORCH_CHECK(!is_running(this), "the decomposition of ", name_, " calls itself");
+  if (is_running(this)) {  // the reference is written in terms of the op: there is nothing below it
+    hopeless_.store(true);
+    TORCH_CHECK(false, "the decomposition of ", name_, " calls itself");
+  }
   // Debug mode runs and checks one op at a time, so it has no use for templates. Inside another
   // decomposition the records are part of that one's.
   const bool keep = t_running.empty() && !debug_mode();

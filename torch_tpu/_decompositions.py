@@ -1,15 +1,16 @@
 """Finds the Python decomposition of an operation without a row in the op table.
 
 Called by the extension (shim/decompose.cpp) once per overload, at its first call. PyTorch's table
-of decompositions is imported here and not before.
+of decompositions is imported here and not before. Operations of other libraries have a place in it
+through torch._decomp.register_decomposition.
 """
 
 import torch
 
 # Operations whose decomposition must not run here: name -> the reason. They run on the host.
 REFUSED = {
-  "as_strided_copy": "it addresses the storage, not the tensor",
-  "as_strided_scatter": "it addresses the storage, not the tensor",
+  "aten::as_strided_copy": "it addresses the storage, not the tensor",
+  "aten::as_strided_scatter": "it addresses the storage, not the tensor",
 }
 
 # Tags of operations whose course depends on more than their signature.
@@ -24,13 +25,9 @@ def find(name, overload):
   """For an overload such as ("aten::lerp", "Scalar_out"): (function, name, overload) where the last
   two are the functional form that the function computes. A str, the reason, if there is none."""
   namespace, _, base = name.partition("::")
-  if namespace != "aten":
-    return "it is not one of PyTorch's own operations"
-  packet = getattr(torch.ops.aten, base, None)
-  if packet is None:
-    return "Python does not know it"
-  op = getattr(packet, overload or "default")
-  functional = _functional_form(op, base)
+  operations = getattr(torch.ops, namespace)
+  op = getattr(getattr(operations, base), overload or "default")
+  functional = _functional_form(op, operations, base)
   if functional is None:
     return "it writes to its arguments and has no functional form"
   problem = _problem(functional)
@@ -49,7 +46,7 @@ def _is_written(argument):
   return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _functional_form(op, base):
+def _functional_form(op, operations, base):
   """The overload that returns what `op` writes to its first argument or to out=, or None."""
   arguments = [a for a in op._schema.arguments if not a.is_out]
   outs = len(op._schema.arguments) - len(arguments)
@@ -60,7 +57,7 @@ def _functional_form(op, base):
     if outs or len(written) > 1 or not _is_written(arguments[0]) or not base.endswith("_"):
       return None
     base = base[:-1]
-  packet = getattr(torch.ops.aten, base, None)
+  packet = getattr(operations, base, None)
   for overload in packet.overloads() if packet is not None else ():
     candidate = getattr(packet, overload)
     schema = candidate._schema
@@ -78,8 +75,8 @@ def _functional_form(op, base):
 def _problem(op):
   """Why the functional overload cannot be computed from records, or None."""
   schema = op._schema
-  if schema.name.removeprefix("aten::") in REFUSED:
-    return REFUSED[schema.name.removeprefix("aten::")]
+  if schema.name in REFUSED:
+    return REFUSED[schema.name]
   for tag, reason in _REFUSED_TAGS.items():
     if tag in op.tags:
       return reason

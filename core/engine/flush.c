@@ -75,7 +75,9 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   }
   if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
-  tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
+  tpui_planner_t planner = {.compiler = e->compiler,
+                            .partition = &e->partition,
+                            .host_calls = tpu_device_has_host_calls(e->device)};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
 

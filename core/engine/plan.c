@@ -158,6 +158,7 @@ static tpu_status_t compile_all(maker_t* m, tpu_partition_t* partition, bool kee
     tpu_program_t* program = &partition->programs[p];
     program->window = &m->window;
     program->slot_dynamic = variant->slot_dynamic;
+    program->host_calls = m->planner->host_calls;
     tpu_step_t* step = &variant->steps[variant->step_count++];
     tpu_status_t status = compile_program(m, program, step);
     if (status == NULL) continue;

@@ -45,6 +45,7 @@ typedef struct tpui_plan_cache_t {
 typedef struct tpui_planner_t {
   tpu_compiler_t* compiler;
   const tpu_partition_options_t* partition;
+  bool host_calls;  // programs may call the C kernels of host/
 } tpui_planner_t;
 
 /* The plan with this structure, or NULL. */

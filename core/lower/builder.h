@@ -29,6 +29,9 @@ typedef struct tpui_lowering_t {
 } tpui_lowering_t;
 typedef void (*tpui_lowering_fn_t)(const tpui_lowering_t* op);
 
+/* Whether the program may call C kernels: see lower/host_call.h. */
+bool tpui_host_calls(const tpui_builder_t* b);
+
 /* Latches an error (the first one wins); the op's name goes in front. */
 void tpui_fail(tpui_builder_t* b, tpu_status_code_t code, const char* format, ...) TPU_PRINTF(3, 4);
 bool tpui_ok(const tpui_builder_t* b);

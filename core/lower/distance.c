@@ -48,6 +48,15 @@ static tpui_hlo_t norm_slope(const tpui_lowering_t* op, tpui_hlo_t gap, tpui_hlo
   return tpui_select(b, nothing, zero, slope);
 }
 
+/* Sums over the dimensions in which a tensor like `meta` was broadcast to x. */
+static tpui_hlo_t sum_to(tpui_builder_t* b, tpui_hlo_t x, const tpu_meta_t* meta) {
+  int dims[TPU_MAX_RANK], count = 0, lead = x.rank - meta->rank;
+  for (int i = 0; i < x.rank; ++i) {
+    if (i < lead || (meta->sizes[i - lead] == 1 && x.sizes[i] != 1)) dims[count++] = i;
+  }
+  return tpui_reduce(b, "add", x, count, dims);
+}
+
 /* _cdist_backward(grad, x1, x2, p, distances): gradient of x1 */
 void tpui_lower_cdist_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
@@ -59,7 +68,7 @@ void tpui_lower_cdist_backward(const tpui_lowering_t* op) {
   norm = tpui_unsqueeze(b, norm, norm.rank);
   tpui_hlo_t all = mul(b, g, norm_slope(op, gaps, norm, 3));
   const int over[1] = {all.rank - 2};
-  tpui_set_result_reshaped(op, 0, tpui_reduce(b, "add", all, 1, over));
+  tpui_set_result_reshaped(op, 0, sum_to(b, tpui_reduce(b, "add", all, 1, over), meta));
 }
 
 /* renorm(self, p, dim, maxnorm): slices along dim whose norm is too large are scaled down. */

@@ -1,12 +1,14 @@
 /* sort, topk, kthvalue, median, searchsorted.
  *
  * XLA:CPU sorts one integer array with a plain "less than" several times faster than anything with a
- * custom comparison, so keys and positions are packed into one 64-bit number where they fit.
+ * custom comparison, so keys and positions are packed into one 64-bit number where they fit. Our own C
+ * kernels are faster still and compile in no time: they are used where a program may call them.
  */
 #include <math.h>
 #include <string.h>
 
 #include "lower/gather.h"
+#include "lower/host_call.h"
 #include "lower/sort.h"
 
 /* --- primitives --- */
@@ -76,8 +78,39 @@ static tpui_hlo_t order_pairs(tpui_builder_t* b, tpui_hlo_t key, int dim) {
   return results[1];
 }
 
+/* --- C kernels --- */
+
+static bool has_kernel(const tpui_builder_t* b, tpui_hlo_t x) {
+  if (!tpui_ok(b) || !tpui_host_calls(b)) return false;
+  return tpu_dtype_is_integral(x.dtype) ||
+         (tpu_dtype_is_float(x.dtype) && tpu_dtype_bytes(x.dtype) > 1);
+}
+
+static tpui_hlo_t kernel_argsort(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descending) {
+  const tpui_host_attr_t attrs[] = {{"descending", descending}, {"dim", dim}};
+  const tpui_type_t type = {TPU_I64, x.rank, x.sizes};
+  tpui_hlo_t result;
+  tpui_host_call(b, "argsort", 1, &x, 2, attrs, 1, &type, &result);
+  return result;
+}
+
+/* Values and indices of a kernel whose results have `size` elements along dim. */
+static void kernel_pick(tpui_builder_t* b, const char* kernel, int operand_count,
+                        const tpui_hlo_t* operands, int attr_count, const tpui_host_attr_t* attrs,
+                        int dim, int64_t size, tpui_hlo_t out[2]) {
+  tpui_hlo_t x = operands[0];
+  int64_t sizes[TPU_MAX_RANK];
+  memcpy(sizes, x.sizes, (size_t)x.rank * sizeof(int64_t));
+  sizes[dim] = size;
+  const tpui_type_t types[] = {{x.dtype, x.rank, sizes}, {TPU_I64, x.rank, sizes}};
+  tpui_host_call(b, kernel, operand_count, operands, attr_count, attrs, 2, types, out);
+}
+
+/* --- orders --- */
+
 tpui_hlo_t tpui_sort_order(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descending) {
   if (!tpui_ok(b) || x.sizes[dim] <= 1) return tpui_full_like(b, x, TPU_I64, 0);
+  if (has_kernel(b, x)) return kernel_argsort(b, x, dim, descending);
   tpui_hlo_t key = sortable_key(b, x);
   if (descending) key = tpui_unary(b, "not", key);
   bool packs = key.dtype == TPU_I32 && x.sizes[dim] <= INT32_MAX;
@@ -97,7 +130,16 @@ void tpui_lower_sort(const tpui_lowering_t* op) {
   tpu_attrs_id_t attrs = op->record->attrs;
   tpui_hlo_t x = tpui_at_least_1d(b, tpui_operand(op, 0));
   int dim = tpui_wrap_dim(tpu_attr_int(attrs, 1, -1), x.rank);
-  tpui_hlo_t order = tpui_sort_order(b, x, dim, tpu_attr_int(attrs, 2, 0) != 0);
+  bool descending = tpu_attr_int(attrs, 2, 0) != 0;
+  if (has_kernel(b, x) && tpui_result_needed(op, 0)) {
+    const tpui_host_attr_t call_attrs[] = {{"descending", descending}, {"dim", dim}};
+    tpui_hlo_t results[2];
+    kernel_pick(b, "sort", 1, &x, 2, call_attrs, dim, x.sizes[dim], results);
+    tpui_set_result_reshaped(op, 0, results[0]);
+    tpui_set_result_reshaped(op, 1, results[1]);
+    return;
+  }
+  tpui_hlo_t order = tpui_sort_order(b, x, dim, descending);
   if (tpui_result_needed(op, 0)) tpui_set_result_reshaped(op, 0, apply_order(b, x, dim, order));
   tpui_set_result_reshaped(op, 1, order);
 }
@@ -118,6 +160,14 @@ void tpui_lower_topk(const tpui_lowering_t* op) {
     tpui_set_result_reshaped(op, 1, index);
     return;
   }
+  if (has_kernel(b, x)) {
+    const tpui_host_attr_t call_attrs[] = {{"dim", dim}, {"largest", largest}};
+    tpui_hlo_t results[2];
+    kernel_pick(b, "topk", 1, &x, 2, call_attrs, dim, k, results);
+    tpui_set_result_reshaped(op, 0, results[0]);
+    tpui_set_result_reshaped(op, 1, results[1]);
+    return;
+  }
   tpui_hlo_t order = tpui_slice_dim(b, tpui_sort_order(b, x, dim, largest), dim, 0, k);
   if (tpui_result_needed(op, 0)) tpui_set_result_reshaped(op, 0, apply_order(b, x, dim, order));
   tpui_set_result_reshaped(op, 1, order);
@@ -129,6 +179,15 @@ void tpui_lower_topk(const tpui_lowering_t* op) {
  * INT64 tensor of x's sizes with 1 along dim. */
 static void set_ranked(const tpui_lowering_t* op, tpui_hlo_t x, int dim, tpui_hlo_t rank) {
   tpui_builder_t* b = op->b;
+  if (has_kernel(b, x)) {
+    const tpui_hlo_t operands[] = {x, rank};
+    const tpui_host_attr_t attr = {"dim", dim};
+    tpui_hlo_t results[2];
+    kernel_pick(b, "kth", 2, operands, 1, &attr, dim, 1, results);
+    tpui_set_result_reshaped(op, 0, results[0]);
+    if (op->record->result_count > 1) tpui_set_result_reshaped(op, 1, results[1]);
+    return;
+  }
   tpui_hlo_t order = tpui_sort_order(b, x, dim, false);
   tpui_hlo_t index = tpui_take_along(b, order, dim, rank);
   tpui_set_result_reshaped(op, 0, tpui_take_along(b, x, dim, index));

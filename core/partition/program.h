@@ -24,6 +24,7 @@ typedef struct tpu_program_t {
   uint32_t output_count;
   const uint32_t* outputs;        // window value numbers, in result order
   const uint8_t* slot_dynamic;    // [window->slot_count] 1: the slot is a program argument
+  bool host_calls;                // it may call the C kernels of host/ (CPU platform only)
 } tpu_program_t;
 
 #ifdef __cplusplus

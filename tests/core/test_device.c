@@ -79,7 +79,7 @@ TPU_TEST(device_create_and_names) {
   TPU_REQUIRE_OK(make_device(&device));
   TPU_EXPECT(strncmp(tpu_device_name(device), "TPU (cpu host: ", 15) == 0);
   TPU_EXPECT(strncmp(tpu_device_plugin_version(device), "cpu; fake 1; PJRT 0.114; file ", 30) == 0);
-  TPU_EXPECT_EQ(tpu_device_platform(device)->program_ops, 256);
+  TPU_EXPECT_EQ(tpu_device_platform(device)->program_ops, 64);
   TPU_EXPECT(tpu_device_platform(device)->host_addressable);
   TPU_EXPECT(memory_of(device).bytes_limit > 0);
   tpu_device_destroy(device);
