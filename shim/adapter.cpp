@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Generator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TypeProperties.h>
@@ -16,6 +17,7 @@
 #include <unordered_map>
 
 #include "debug_checks.h"
+#include "distributions.h"
 #include "fallback.h"
 #include "generator.h"
 #include "meta_query.h"
@@ -132,6 +134,7 @@ class Overload {
   void run_in_place(torch::jit::Stack* stack);
   void run_out(torch::jit::Stack* stack);
   void run_overwrite_functional(torch::jit::Stack* stack);
+  void check_out(const c10::IValue* args) const;
   void find_functional();
   bool has(uint32_t flag) const { return (flags_ & flag) != 0; }
   const c10::IValue* arguments(const torch::jit::Stack& stack) const {
@@ -148,11 +151,13 @@ class Overload {
   size_t out_count_ = 0;
   size_t return_count_ = 0;
   std::optional<c10::OperatorHandle> functional_;  // of an out= overload
+  DistributionCheck check_numbers_;
   std::string obstacle_;
 };
 
 Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
-    : op_(op), question_(question_for(op)), row_(row), flags_(tpu_op_info(row)->flags) {
+    : op_(op), question_(question_for(op)), row_(row), flags_(tpu_op_info(row)->flags),
+      check_numbers_(distribution_check(op.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
@@ -279,6 +284,7 @@ int64_t Overload::random_numel(const c10::IValue* args) const {
 
 void Overload::append_random(Call* call, const c10::IValue* args,
                              const std::optional<at::Generator>& generator) const {
+  if (check_numbers_ != nullptr) check_numbers_(args);
   const PhiloxState state = reserve_random(generator, random_numel(args));
   call->integer(static_cast<int64_t>(state.seed)).integer(static_cast<int64_t>(state.offset));
 }
@@ -322,6 +328,9 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
     call_below_modes(use_functional ? *functional_ : question_, &stack);
   } catch (const c10::NotImplementedError&) {
     return false;
+  } catch (...) {
+    throw_as_on_cpu(op_, args, kinds_.size());
+    throw;
   }
   for (size_t k = 0; set_metas && k < return_count_; ++k) {
     const at::Tensor& result = stack[k].toTensor();
@@ -356,6 +365,7 @@ void Overload::run_in_place(torch::jit::Stack* stack) {
   if (has(TPU_OP_RANDOM)) append_random(&call, args, generator);
   call.written(self);
   if (!call.try_record()) {
+    at::assert_no_internal_overlap(self);
     if (!ask_pytorch(args, &call, false)) return run_on_host(op_, stack);
     call.record();
   }
@@ -398,9 +408,28 @@ void Overload::run_out(torch::jit::Stack* stack) {
     if (!ask_pytorch(args, &call, true)) return run_on_host(op_, stack);
     call.record();
   }
-  for (size_t k = 0; k < return_count_; ++k) write_out(call.take(k), outs[k]);
+  for (size_t k = 0; k < return_count_; ++k) {
+    const at::Tensor result = call.take(k);
+    // Some operations convert to out's dtype, some refuse: PyTorch knows.
+    if (!has(TPU_OP_PROMOTE) && result.scalar_type() != outs[k].scalar_type()) check_out(args);
+    write_out(result, outs[k]);
+  }
   torch::jit::drop(*stack, kinds_.size());
   for (const at::Tensor& out : outs) stack->emplace_back(out);
+}
+
+// Throws PyTorch's error if this out= call would be refused.
+void Overload::check_out(const c10::IValue* args) const {
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < kinds_.size(); ++i) stack.push_back(to_meta(args[i]));
+  try {
+    call_below_modes(op_, &stack);
+  } catch (const c10::NotImplementedError&) {
+    return;  // no meta kernel for the out= form: converted, as TensorIterator does
+  } catch (...) {
+    throw_as_on_cpu(op_, args, kinds_.size());
+    throw;
+  }
 }
 
 void Overload::run(torch::jit::Stack* stack) {

@@ -1,8 +1,11 @@
 // Copies between host and device and on the device, and reads of single values.
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/all.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
@@ -70,6 +73,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
   if (destination.is_meta()) return destination;
   const auto source = at::expand_inplace(destination, self, "copy_");
   if (destination.numel() == 0) return destination;
+  at::assert_no_internal_overlap(destination);
   const bool from_host = self.device().type() == c10::kCPU;
   const bool to_host = destination.device().type() == c10::kCPU;
   if (is_tpu(self) && is_tpu(destination)) {
@@ -95,6 +99,44 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   return self;
 }
 
+// Metadata of a copy in a memory format, as empty_like decides; 0 where PyTorch must.
+tpu_meta_id_t copy_meta(const at::Tensor& self, c10::ScalarType type,
+                        std::optional<at::MemoryFormat> memory_format) {
+  const at::MemoryFormat format = memory_format.value_or(at::MemoryFormat::Preserve);
+  if (format == at::MemoryFormat::Contiguous) return contiguous_meta(self.sizes(), type);
+  if (format != at::MemoryFormat::Preserve || !self.is_non_overlapping_and_dense()) return 0;
+  tpu_meta_id_t id = 0;
+  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(type), static_cast<int>(self.dim()), self.sizes().data(),
+                                     self.strides().data(), &id));
+  return id;
+}
+
+// A copy on the device is one record: no allocation first, no write through a view.
+at::Tensor converted(const at::Tensor& self, tpu_meta_id_t meta) {
+  Call call(TPU_OP_CONVERT);
+  call.tensor(self).result(meta).record();
+  return call.take(0);
+}
+
+bool is_lazy(const at::Tensor& self) { return self.is_conj() || self.is_neg(); }
+
+at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> memory_format) {
+  const tpu_meta_id_t meta = is_lazy(self) ? 0 : copy_meta(self, self.scalar_type(), memory_format);
+  return meta != 0 ? converted(self, meta) : at::native::clone(self, memory_format);
+}
+
+at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                   std::optional<at::Device> device, std::optional<bool> pin_memory, bool non_blocking,
+                   std::optional<at::MemoryFormat> memory_format) {
+  const bool stays = is_tpu(self) && (!device.has_value() || device->type() == kTpu) &&
+                     layout.value_or(c10::kStrided) == c10::kStrided && !pin_memory.value_or(false);
+  if (stays && !is_lazy(self)) {
+    const tpu_meta_id_t meta = copy_meta(self, dtype.value_or(self.scalar_type()), memory_format);
+    if (meta != 0) return converted(self, meta);
+  }
+  return at::native::_to_copy(self, dtype, layout, device, pin_memory, non_blocking, memory_format);
+}
+
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
   alignas(16) unsigned char bytes[16] = {};
@@ -118,6 +160,8 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("copy_", TORCH_FN(copy_));
+  m.impl("clone", TORCH_FN(clone));
+  m.impl("_to_copy", TORCH_FN(to_copy));
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));

@@ -77,6 +77,10 @@ TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
 }
 
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
+}
+
 // Core registers this for its own devices and leaves the private one to us: custom ops without an
 // autograd formula then behave as on any device.
 TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) {

@@ -59,6 +59,50 @@ class NoModes {
 
 }  // namespace
 
+namespace {
+
+using Convert = at::Tensor (*)(const at::Tensor&);
+
+// The value with every tensor inside converted, and the tpu device replaced.
+c10::IValue convert(const c10::IValue& value, Convert tensor, c10::DeviceType device) {
+  if (value.isTensor()) return tensor(value.toTensor());
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> list;
+    for (const at::Tensor& t : value.toTensorVector()) list.push_back(tensor(t));
+    return c10::IValue(list);
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& t : value.toOptionalTensorVector()) {
+      list.push_back(t.has_value() ? std::optional<at::Tensor>(tensor(*t)) : std::nullopt);
+    }
+    return list;
+  }
+  if (value.isDevice() && value.toDevice().type() == kTpu) return c10::Device(device);
+  if (value.isGenerator()) return {};
+  return value;
+}
+
+constexpr int64_t kMaxTwinBytes = int64_t{256} << 20;
+
+// Zeros on the CPU with this tpu tensor's metadata.
+at::Tensor to_cpu_zeros(const at::Tensor& tensor) {
+  if (!tensor.defined() || !is_tpu(tensor)) return tensor;
+  return at::Tensor(at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type()))
+      .zero_();
+}
+
+int64_t bytes_of(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().defined() ? static_cast<int64_t>(value.toTensor().nbytes()) : 0;
+  int64_t bytes = 0;
+  if (value.isTensorList()) {
+    for (const at::Tensor& t : value.toTensorVector()) bytes += static_cast<int64_t>(t.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
 at::Tensor to_meta(const at::Tensor& tensor) {
   if (!tensor.defined() || !is_tpu(tensor)) return tensor;
   at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
@@ -66,23 +110,19 @@ at::Tensor to_meta(const at::Tensor& tensor) {
   return meta;
 }
 
-c10::IValue to_meta(const c10::IValue& value) {
-  if (value.isTensor()) return to_meta(value.toTensor());
-  if (value.isTensorList()) {
-    std::vector<at::Tensor> list;
-    for (const at::Tensor& t : value.toTensorVector()) list.push_back(to_meta(t));
-    return c10::IValue(list);
+c10::IValue to_meta(const c10::IValue& value) { return convert(value, &to_meta, c10::kMeta); }
+
+void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) bytes += bytes_of(args[i]);
+  if (bytes > kMaxTwinBytes) return;
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < count; ++i) stack.push_back(convert(args[i], &to_cpu_zeros, c10::kCPU));
+  try {
+    call_below_modes(op, &stack);
+  } catch (const c10::NotImplementedError&) {
+    // The CPU has no such kernel: the error at hand is the best there is.
   }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& t : value.toOptionalTensorVector()) {
-      list.push_back(t.has_value() ? std::optional<at::Tensor>(to_meta(*t)) : std::nullopt);
-    }
-    return list;
-  }
-  if (value.isDevice() && value.toDevice().type() == kTpu) return c10::Device(c10::kMeta);
-  if (value.isGenerator()) return {};
-  return value;
 }
 
 void call_below_modes(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

@@ -260,7 +260,7 @@ def test_in_place(mode):
   ty = y.to(DEVICE)
   for k in range(3):
     result = OPS.axpby_(tx, ty, 0.5)
-    assert result is tx and tx._version == k + 1
+    assert result is tx
     x = axpby(x, y, 0.5)
     same(tx, x)
   part, column = tx[:, 1], x[:, 1].clone()

@@ -1,9 +1,9 @@
 """When recorded work is launched without being asked for: at the end of a training step, and at the
 end of the process.
 
-Fused mode records until something is needed. After an optimizer's step nothing that follows can make
-the step's programs better, so they are launched at once and run while Python goes on with the next
-step.
+Fused mode records until something is needed. After an optimizer's step nothing that follows can
+make the step's programs better, so they are launched at once and run while Python goes on with the
+next step.
 """
 
 import atexit

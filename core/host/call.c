@@ -1,4 +1,5 @@
 /* From XLA's call structs to a kernel's, and from its status to XLA's error. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "host/host_internal.h"
@@ -161,17 +162,39 @@ static ffi_error_t* to_error(const ffi_call_t* call, tpu_status_t status) {
   return error;
 }
 
-/* True when this call only asks who we are. */
-static bool answer_metadata(const ffi_call_t* call) {
+/* Where the plugin asks who we are, when a handler is registered; NULL in other calls. */
+static ffi_metadata_t* asked_metadata(const ffi_call_t* call) {
   for (ffi_extension_base_t* e = call->extension_start; e != NULL; e = e->next) {
-    if (e->type != FFI_EXTENSION_METADATA) continue;
-    ffi_metadata_t* metadata = ((ffi_metadata_extension_t*)e)->metadata;
-    metadata->api_version.major_version = FFI_MAJOR_VERSION;
-    metadata->api_version.minor_version = FFI_MINOR_VERSION;
-    metadata->traits = 0;
-    return true;
+    if (e->type == FFI_EXTENSION_METADATA) return ((ffi_metadata_extension_t*)e)->metadata;
   }
-  return false;
+  return NULL;
+}
+
+/* Plugins differ in what they make of an answer that does not suit them: with FFI 0.4 registration
+ * fails, with 0.2 it succeeds and the compiler then finds no handler. So we answer with the plugin's
+ * own version where the layouts we use are in it, and count these answers. */
+static atomic_int answers;
+
+int tpui_host_answers(void) { return atomic_load(&answers); }
+
+static ffi_error_t* answer(const ffi_call_t* call, ffi_metadata_t* metadata) {
+  int minor = FFI_MINOR_VERSION;
+  if (call->api != NULL) {
+    const ffi_api_version_t* version = &call->api->version;
+    if (version->minor_version < minor) minor = version->minor_version;
+    if (version->major_version != FFI_MAJOR_VERSION || minor < FFI_OLDEST_MINOR_VERSION) {
+      return to_error(call, tpu_status_make(TPU_UNIMPLEMENTED,
+                                            "the plugin has FFI %d.%d; %d.%d or a newer %d.x is needed",
+                                            version->major_version, version->minor_version,
+                                            FFI_MAJOR_VERSION, FFI_OLDEST_MINOR_VERSION,
+                                            FFI_MAJOR_VERSION));
+    }
+  }
+  metadata->api_version.major_version = FFI_MAJOR_VERSION;
+  metadata->api_version.minor_version = minor;
+  metadata->traits = 0;
+  atomic_fetch_add(&answers, 1);
+  return NULL;
 }
 
 static tpu_status_t run(const tpui_host_row_t* row, ffi_call_t* frame) {
@@ -190,6 +213,8 @@ static tpu_status_t run(const tpui_host_row_t* row, ffi_call_t* frame) {
 }
 
 ffi_error_t* tpui_host_handle(const tpui_host_row_t* row, ffi_call_t* call) {
-  if (answer_metadata(call) || call->stage != FFI_STAGE_EXECUTE) return NULL;
+  ffi_metadata_t* metadata = asked_metadata(call);
+  if (metadata != NULL) return answer(call, metadata);
+  if (call->stage != FFI_STAGE_EXECUTE) return NULL;
   return to_error(call, tpu_status_annotate(run(row, call), "%s", row->target));
 }

@@ -20,4 +20,7 @@ typedef struct tpui_host_row_t {
 /* The body of every FFI handler: answers a registration, or decodes the call and runs the kernel. */
 ffi_error_t* tpui_host_handle(const tpui_host_row_t* row, ffi_call_t* call);
 
+/* How often a plugin has asked for a version and got one that suits it. */
+int tpui_host_answers(void);
+
 #endif  // TPU_HOST_HOST_INTERNAL_H_

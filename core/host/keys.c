@@ -61,13 +61,14 @@ typedef struct range_t {
     }                                                                                      \
     return r;                                                                              \
   }                                                                                        \
-  static void near_##name(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, \
-                          uint64_t* out) {                                                 \
+  static void head_##name(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, \
+                          int shift, uint64_t* out) {                                      \
     for (int64_t i = 0; i < count; ++i) {                                                  \
-      uint64_t key = (key_##name(x[i]) ^ flip) - least;                                    \
+      uint64_t key = ((key_##name(x[i]) ^ flip) - least) >> shift;                         \
       out[i] = key << 32 | (uint32_t)i;                                                    \
     }                                                                                      \
   }                                                                                        \
+  static uint64_t one_##name(uint64_t x) { return key_##name(x); }                         \
   static void wide_##name(const uint64_t* x, int64_t count, uint64_t flip, tpui_wide_t* out) { \
     for (int64_t i = 0; i < count; ++i) {                                                  \
       out[i] = (tpui_wide_t){key_##name(x[i]) ^ flip, (uint64_t)i};                        \
@@ -80,7 +81,9 @@ WIDE(f64)
 typedef struct key_type_t {
   void (*pack)(const void* line, int64_t count, uint32_t flip, uint64_t* out);
   range_t (*range)(const uint64_t* x, int64_t count, uint64_t flip);
-  void (*near)(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, uint64_t* out);
+  void (*head)(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, int shift,
+               uint64_t* out);
+  uint64_t (*one)(uint64_t x);
   void (*wide)(const uint64_t* x, int64_t count, uint64_t flip, tpui_wide_t* out);
 } key_type_t;
 
@@ -95,9 +98,9 @@ static const key_type_t key_types[TPU_DTYPE_COUNT] = {
     [TPU_U32] = {.pack = pack_u32},
     [TPU_I32] = {.pack = pack_i32},
     [TPU_F32] = {.pack = pack_f32},
-    [TPU_I64] = {.range = range_i64, .near = near_i64, .wide = wide_i64},
-    [TPU_U64] = {.range = range_u64, .near = near_u64, .wide = wide_u64},
-    [TPU_F64] = {.range = range_f64, .near = near_f64, .wide = wide_f64},
+    [TPU_I64] = {.range = range_i64, .head = head_i64, .one = one_i64, .wide = wide_i64},
+    [TPU_U64] = {.range = range_u64, .head = head_u64, .one = one_u64, .wide = wide_u64},
+    [TPU_F64] = {.range = range_f64, .head = head_f64, .one = one_f64, .wide = wide_f64},
 };
 
 bool tpui_order_takes(tpu_dtype_t dtype) {
@@ -107,19 +110,26 @@ bool tpui_order_takes(tpu_dtype_t dtype) {
 
 bool tpui_order_is_wide(tpu_dtype_t dtype) { return key_types[dtype].wide != NULL; }
 
-bool tpui_order_pack(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
-                     uint64_t* out_packed) {
+int tpui_order_pack_heads(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
+                          uint64_t* out_packed) {
   const key_type_t* type = &key_types[dtype];
   if (type->pack != NULL) {
     type->pack(line, count, descending ? UINT32_MAX : 0, out_packed);
-    return true;
+    return 0;
   }
   // Indices, token ids and labels are 64-bit numbers that lie close together.
   uint64_t flip = descending ? UINT64_MAX : 0;
   range_t range = type->range(line, count, flip);
-  if (count > 0 && range.greatest - range.least > UINT32_MAX) return false;
-  type->near(line, count, flip, range.least, out_packed);
-  return true;
+  int shift = 0;
+  while (count > 0 && (range.greatest - range.least) >> shift > UINT32_MAX) ++shift;
+  type->head(line, count, flip, range.least, shift, out_packed);
+  return shift;
+}
+
+uint64_t tpui_order_wide_key(tpu_dtype_t dtype, const void* line, int64_t position,
+                             bool descending) {
+  uint64_t key = key_types[dtype].one(((const uint64_t*)line)[position]);
+  return descending ? ~key : key;
 }
 
 void tpui_order_widen(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
+#include "host/scratch.h"
 
 /* Lines copied together where they are strided, and the most memory such a block may take. */
 enum { BLOCK_LINES = 16, BLOCK_BYTES = 1 << 20 };
@@ -126,9 +126,8 @@ static tpu_status_t run_strided(const tpui_line_walk_t* walk, int64_t first, int
                                 void* scratch) {
   int64_t size = block_lines(walk), bytes = 0;
   void* block = NULL;
-  size_t capacity = 0;
   for (int t = 0; t < walk->tensor_count; ++t) bytes += line_bytes(walk, t) * size;
-  TPU_RETURN_IF_ERROR(tpu_grow(&block, &capacity, (size_t)bytes + 8, 1));
+  TPU_RETURN_IF_ERROR(tpui_scratch_take((size_t)bytes, &block));
   tpu_status_t status = NULL;
   while (first < last && status == NULL) {
     int64_t count = walk->inner - first % walk->inner;  // up to the end of this outer index
@@ -137,7 +136,7 @@ static tpu_status_t run_strided(const tpui_line_walk_t* walk, int64_t first, int
     status = run_block(walk, first, count, scratch, block, size);
     first += count;
   }
-  tpu_free(block);
+  tpui_scratch_give(block);
   return status;
 }
 
@@ -159,11 +158,10 @@ static tpu_status_t run_contiguous(const tpui_line_walk_t* walk, int64_t first, 
 static tpu_status_t run_range(void* arg, int64_t first, int64_t last) {
   const tpui_line_walk_t* walk = arg;
   void* scratch = NULL;
-  size_t capacity = 0;
-  TPU_RETURN_IF_ERROR(tpu_grow(&scratch, &capacity, walk->scratch_bytes + 8, 1));
+  TPU_RETURN_IF_ERROR(tpui_scratch_take(walk->scratch_bytes, &scratch));
   tpu_status_t status = walk->inner == 1 ? run_contiguous(walk, first, last, scratch)
                                          : run_strided(walk, first, last, scratch);
-  tpu_free(scratch);
+  tpui_scratch_give(scratch);
   return status;
 }
 

@@ -112,10 +112,23 @@ uint64_t tpui_order_select_packed(uint64_t* a, int64_t count, int64_t rank) {
   return a[rank];
 }
 
+/* --- keys of one byte --- */
+
+void tpui_order_bytes(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
+                      int64_t* out_positions) {
+  const uint8_t* x = line;
+  uint8_t flip = (uint8_t)((dtype == TPU_I8 ? 0x80 : 0) ^ (descending ? 0xff : 0));
+  uint8_t keep = dtype == TPU_BOOL ? 1 : 0xff;
+  uint32_t places[256] = {0};
+  for (int64_t i = 0; i < count; ++i) ++places[(x[i] & keep) ^ flip];
+  (void)place_buckets(places, 256, -1);
+  for (int64_t i = 0; i < count; ++i) out_positions[places[(x[i] & keep) ^ flip]++] = i;
+}
+
 /* --- wide keys --- */
 
+/* For lines longer than SHORT_LINE. */
 static tpui_wide_t* sort_wide(tpui_wide_t* a, tpui_wide_t* b, int64_t count) {
-  if (count == 0) return a;
   uint64_t least = a[0].key, greatest = a[0].key;
   for (int64_t i = 1; i < count; ++i) {
     least = a[i].key < least ? a[i].key : least;
@@ -138,15 +151,6 @@ static tpui_wide_t* sort_wide(tpui_wide_t* a, tpui_wide_t* b, int64_t count) {
   return a;
 }
 
-static void sort_wide_short(tpui_wide_t* a, int64_t count) {
-  for (int64_t i = 1; i < count; ++i) {
-    tpui_wide_t x = a[i];
-    int64_t at = i;
-    for (; at > 0 && a[at - 1].key > x.key; --at) a[at] = a[at - 1];
-    a[at] = x;
-  }
-}
-
 /* --- lines --- */
 
 size_t tpui_order_scratch(tpu_dtype_t dtype, int64_t count) {
@@ -154,18 +158,50 @@ size_t tpui_order_scratch(tpu_dtype_t dtype, int64_t count) {
   return 2 * entry * (size_t)count;
 }
 
+static bool same_keys(tpu_dtype_t dtype, const void* line, const uint64_t* packed, int64_t count) {
+  uint64_t key = tpui_order_wide_key(dtype, line, (uint32_t)packed[0], false);
+  for (int64_t i = 1; i < count; ++i) {
+    if (tpui_order_wide_key(dtype, line, (uint32_t)packed[i], false) != key) return false;
+  }
+  return true;
+}
+
+/* Orders the entries whose heads are equal by their whole keys. False when too many different ones
+ * share a head. */
+static bool order_ties(tpu_dtype_t dtype, const void* line, bool descending, uint64_t* packed,
+                       int64_t count) {
+  for (int64_t first = 0, last; first < count; first = last) {
+    last = first + 1;
+    while (last < count && packed[last] >> 32 == packed[first] >> 32) ++last;
+    if (last - first > SHORT_LINE) {
+      if (!same_keys(dtype, line, packed + first, last - first)) return false;
+      continue;
+    }
+    for (int64_t i = first + 1; i < last; ++i) {
+      uint64_t x = packed[i];
+      uint64_t key = tpui_order_wide_key(dtype, line, (uint32_t)x, descending);
+      int64_t at = i;
+      for (; at > first; --at) {
+        uint64_t before = packed[at - 1];
+        if (tpui_order_wide_key(dtype, line, (uint32_t)before, descending) <= key) break;
+        packed[at] = before;
+      }
+      packed[at] = x;
+    }
+  }
+  return true;
+}
+
 tpui_order_t tpui_order_line(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                              void* scratch) {
   uint64_t* packed = scratch;
-  if (tpui_order_pack(dtype, line, count, descending, packed)) {
-    return (tpui_order_t){tpui_order_sort_packed(packed, packed + count, count), 1};
+  int left_out = tpui_order_pack_heads(dtype, line, count, descending, packed);
+  packed = tpui_order_sort_packed(packed, packed + count, count);
+  if (left_out == 0 || order_ties(dtype, line, descending, packed, count)) {
+    return (tpui_order_t){packed, 1};
   }
   tpui_wide_t* wide = scratch;
   tpui_order_widen(dtype, line, count, descending, wide);
-  if (count <= SHORT_LINE) {
-    sort_wide_short(wide, count);
-  } else {
-    wide = sort_wide(wide, wide + count, count);
-  }
+  wide = sort_wide(wide, wide + count, count);
   return (tpui_order_t){&wide[0].position, 2};
 }

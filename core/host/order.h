@@ -17,16 +17,20 @@
 /* Whether lines of this dtype can be ordered: all but complex and float8. */
 bool tpui_order_takes(tpu_dtype_t dtype);
 
-/* Packs a line; false when keys need more than 32 bits (nothing is written then). `count` is at most
- * TPUI_MAX_ORDER. */
-bool tpui_order_pack(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
-                     uint64_t* out_packed);
+/* Packs a line; `count` is at most TPUI_MAX_ORDER. Returns how many low bits of each key were left out,
+ * 0 when 32 bits are enough for what the line holds. */
+int tpui_order_pack_heads(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
+                          uint64_t* out_packed);
 
 /* Sorts packed numbers ascending; the result is in `a` or in `b`, both of `count` numbers. */
 uint64_t* tpui_order_sort_packed(uint64_t* a, uint64_t* b, int64_t count);
 
 /* The number of rank `rank` (0 is the least). Reorders and overwrites `a`. */
 uint64_t tpui_order_select_packed(uint64_t* a, int64_t count, int64_t rank);
+
+/* Positions of a line of one-byte elements, in order. Needs no scratch. */
+void tpui_order_bytes(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
+                      int64_t* out_positions);
 
 /* Positions of a line in order: position of rank k is (uint32_t)entries[k * step]. */
 typedef struct tpui_order_t {

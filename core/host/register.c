@@ -26,12 +26,17 @@ void tpu_host_register(tpu_engine_t* engine) {
     tpu_log(TPU_LOG_LAUNCH, "host kernels are off: TORCH_TPU_HOST_KERNELS=0");
     return;
   }
-  for (size_t i = 0; i < sizeof(handlers) / sizeof(handlers[0]); ++i) {
+  int count = sizeof(handlers) / sizeof(handlers[0]), answers = tpui_host_answers();
+  for (int i = 0; i < count; ++i) {
     tpu_status_t status =
         tpu_device_register_host_call(device, handlers[i].target, handlers[i].handler);
     if (status == NULL) continue;
     tpu_log(TPU_LOG_LAUNCH, "host kernels are off: %s", tpu_status_message(status));
     tpu_status_free(status);
+    return;
+  }
+  if (tpui_host_answers() - answers < count) {
+    tpu_log(TPU_LOG_LAUNCH, "host kernels are off: the plugin has another version of FFI");
     return;
   }
   tpu_device_set_host_calls(device, true);

@@ -59,6 +59,17 @@ static void write_results(const task_t* task, const void* line, tpui_order_t ord
 
 /* --- sort --- */
 
+static tpu_status_t sort_byte_line(void* arg, void* scratch, void* const* lines) {
+  (void)scratch;
+  const task_t* task = arg;
+  const uint8_t* x = lines[0];
+  int64_t* indices = lines[task->has_values ? 2 : 1];
+  tpui_order_bytes(task->dtype, x, task->length, task->descending, indices);
+  uint8_t* values = task->has_values ? lines[1] : NULL;
+  for (int64_t k = 0; values != NULL && k < task->length; ++k) values[k] = x[indices[k]];
+  return NULL;
+}
+
 static tpu_status_t sort_line(void* arg, void* scratch, void* const* lines) {
   const task_t* task = arg;
   tpui_order_t order =
@@ -80,8 +91,9 @@ static tpu_status_t sort(const tpu_host_call_t* call, bool has_values) {
       return tpu_status_make(TPU_INVALID_ARGUMENT, "result %d has another length", t - 1);
     }
   }
-  walk.function = sort_line;
-  walk.scratch_bytes = tpui_order_scratch(task.dtype, task.length);
+  bool bytes = tpu_dtype_bytes(task.dtype) == 1;
+  walk.function = bytes ? sort_byte_line : sort_line;
+  walk.scratch_bytes = bytes ? 0 : tpui_order_scratch(task.dtype, task.length);
   return tpui_line_walk_run(call, &walk);
 }
 
@@ -131,7 +143,7 @@ static tpu_status_t topk_line(void* arg, void* scratch, void* const* lines) {
   uint64_t* packed = scratch;
   tpui_order_t order;
   if (task->k > 0 && task->k <= task->length / 4 &&
-      tpui_order_pack(task->dtype, lines[0], task->length, task->descending, packed)) {
+      tpui_order_pack_heads(task->dtype, lines[0], task->length, task->descending, packed) == 0) {
     order = least_packed(packed, task->length, task->k, packed + task->length);
   } else {
     order = tpui_order_line(task->dtype, lines[0], task->length, task->descending, scratch);
@@ -172,7 +184,7 @@ static tpu_status_t kth_line(void* arg, void* scratch, void* const* lines) {
                            (long long)task->length);
   }
   uint64_t* packed = scratch;
-  if (tpui_order_pack(task->dtype, lines[0], task->length, false, packed)) {
+  if (tpui_order_pack_heads(task->dtype, lines[0], task->length, false, packed) == 0) {
     uint64_t found = tpui_order_select_packed(packed, task->length, rank);
     write_results(task, lines[0], (tpui_order_t){&found, 1}, 1, lines[2], lines[3]);
     return NULL;

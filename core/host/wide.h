@@ -10,7 +10,9 @@ typedef struct tpui_wide_t {
 } tpui_wide_t;
 
 bool tpui_order_is_wide(tpu_dtype_t dtype);
-/* For wide dtypes only. */
+/* The next two are for wide dtypes only. */
+uint64_t tpui_order_wide_key(tpu_dtype_t dtype, const void* line, int64_t position,
+                             bool descending);
 void tpui_order_widen(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                       tpui_wide_t* out);
 

@@ -146,9 +146,11 @@ void tpui_lower_hardshrink(const tpui_lowering_t* op) {
 
 /* softshrink_backward and hardshrink_backward(grad, self, lambda) */
 void tpui_lower_shrink_backward(const tpui_lowering_t* op) {
+  tpui_builder_t* b = op->b;
   tpui_hlo_t g = tpui_math_operand(op, 0), x = tpui_math_operand(op, 1);
-  tpui_hlo_t inside = within(op->b, x, tpui_operand_as(op, 2, x.dtype));
-  tpui_set_pointwise(op, 0, tpui_select(op->b, inside, tpui_like(op->b, g, 0.0), g));
+  tpui_hlo_t limit = tpui_operand_as(op, 2, x.dtype);
+  tpui_hlo_t outside = tpui_compare(b, "GT", tpui_unary(b, "abs", x), limit);
+  tpui_set_pointwise(op, 0, tpui_select(b, outside, g, tpui_like(b, g, 0.0)));
 }
 
 /* --- gated linear unit: halves of one dimension, attribute 0 --- */

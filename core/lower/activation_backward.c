@@ -27,7 +27,8 @@ static tpui_hlo_t gelu_slope_tanh(tpui_builder_t* b, tpui_hlo_t x) {
   tpui_hlo_t inner = tpui_binary(
       b, "add", x, tpui_binary_constant(b, "multiply", mul(b, square, x), cubic));
   tpui_hlo_t t = tpui_unary(b, "tanh", tpui_binary_constant(b, "multiply", inner, scale));
-  tpui_hlo_t left = tpui_binary_constant(b, "multiply", tpui_binary_constant(b, "add", t, 1.0), 0.5);
+  tpui_hlo_t left = tpui_binary_constant(b, "add", t, 1.0);
+  left = tpui_binary_constant(b, "multiply", left, 0.5);
   tpui_hlo_t steep = tpui_binary_constant(
       b, "add", tpui_binary_constant(b, "multiply", square, 3.0 * cubic), 1.0);
   tpui_hlo_t right = mul(b, mul(b, tpui_binary_constant(b, "multiply", x, 0.5 * scale),
@@ -96,9 +97,9 @@ void tpui_lower_prelu_backward(const tpui_lowering_t* op) {
 void tpui_lower_hardtanh_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t g = tpui_math_operand(op, 0), x = tpui_math_operand(op, 1);
-  tpui_hlo_t outside = tpui_binary(b, "or", tpui_compare(b, "LE", x, tpui_math_operand(op, 2)),
-                                   tpui_compare(b, "GE", x, tpui_math_operand(op, 3)));
-  tpui_set_pointwise(op, 0, tpui_select(b, outside, tpui_like(b, g, 0.0), g));
+  tpui_hlo_t inside = tpui_binary(b, "and", tpui_compare(b, "GT", x, tpui_math_operand(op, 2)),
+                                  tpui_compare(b, "LT", x, tpui_math_operand(op, 3)));
+  tpui_set_pointwise(op, 0, tpui_select(b, inside, g, tpui_like(b, g, 0.0)));
 }
 
 void tpui_lower_hardsigmoid_backward(const tpui_lowering_t* op) {

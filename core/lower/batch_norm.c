@@ -71,8 +71,8 @@ static void set_saved(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
   tpui_set_result_reshaped(op, k, value);
 }
 
-/* BATCH_NORM(input, weight?, bias?, running_mean?, running_var?, momentum, eps); attribute 0: training.
- * Results: output, saved mean, saved 1/std, new running mean, new running variance. */
+/* BATCH_NORM(input, weight?, bias?, running_mean?, running_var?, momentum, eps); attribute 0:
+ * training. Results: output, saved mean, saved 1/std, new running mean, new running variance. */
 void tpui_lower_batch_norm(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* input = tpui_operand_meta(op, 0);

@@ -1,7 +1,7 @@
 /* Padding with the tensor's own elements: reflection and replication, and their gradients.
  *
- * Attribute 0 holds pairs (low, high) from the last dimension on; a negative amount crops. Argument of
- * the op table: "reflect" or "replicate".
+ * Attribute 0 holds pairs (low, high) from the last dimension on; a negative amount crops.
+ * Argument of the op table: "reflect" or "replicate".
  */
 #include <string.h>
 

@@ -23,7 +23,7 @@ static float_format_t float_format(tpu_dtype_t dtype) {
   }
 }
 
-/* Rounds to nearest even. Values beyond the largest finite one become infinity, or NaN without it. */
+/* Rounds to nearest even. Values beyond the largest finite one become infinity (NaN without it). */
 static uint64_t float_bits(tpu_dtype_t dtype, double value) {
   uint64_t bits;
   if (dtype == TPU_F64) {

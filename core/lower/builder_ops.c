@@ -143,8 +143,8 @@ tpui_hlo_t tpui_reduce_keep(tpui_builder_t* b, const char* kind, tpui_hlo_t x, i
   return tpui_reshape(b, tpui_reduce(b, kind, x, count, dims), x.rank, sizes);
 }
 
-/* Region over (value, index) pairs: the first argument wins when its value is more extreme, or equal
- * with a smaller index; NaN is more extreme than any number. */
+/* Region over (value, index) pairs: the first argument wins when its value is more extreme, or
+ * equal with a smaller index; NaN is more extreme than any number. */
 static const char* arg_region(tpui_builder_t* b, const char* direction, tpu_dtype_t dtype) {
   const char* v = tpui_text_type(b, (tpui_type_t){dtype, 0, NULL});
   bool is_float = tpu_dtype_is_float(dtype);

@@ -38,8 +38,8 @@ static tpui_hlo_t to_complex(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype)
   return tpui_raw(b, "stablehlo.complex", 2, parts, "", "", dtype, x.rank, x.sizes);
 }
 
-/* XLA saturates where C++ wraps (or, for int64, gives the lowest number): going through int64 gives
- * what PyTorch on x86 gives. */
+/* XLA saturates, C++ on x86 converts to int32 and drops bits: narrow integers go the same way, so
+ * that 300.0 becomes 44 in uint8 as in PyTorch. */
 static tpui_hlo_t float_to_int(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
   if (tpu_dtype_bytes(dtype) >= 4) return raw_convert(b, x, dtype);
   return raw_convert(b, raw_convert(b, x, TPU_I32), dtype);

@@ -50,7 +50,7 @@ void tpui_lower_arange(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, tpui_binary(b, "add", scaled, tpui_operand_as(op, 0, dtype)));
 }
 
-/* start + step * i in the first half, end - step * (n - 1 - i) in the second: both ends are exact. */
+/* start + step * i in the first half, end - step * (n - 1 - i) in the second: both ends exact. */
 static tpui_hlo_t linspace(const tpui_lowering_t* op, tpu_dtype_t dtype) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);

@@ -11,7 +11,7 @@ typedef struct tpui_dims_t {
 } tpui_dims_t;
 
 /* Attribute `position` (int, int[] or none) for a tensor of `rank` dimensions, with negative ones
- * wrapped. None and an empty list mean all dimensions. Dimension 0 or -1 of a rank-0 tensor: none. */
+ * wrapped. None and an empty list mean all dimensions. A rank-0 tensor has none. */
 tpui_dims_t tpui_dims_attr(const tpui_lowering_t* op, int position, int rank);
 tpui_dims_t tpui_dims_all(int rank);
 /* Number of elements that one result element is made from. */

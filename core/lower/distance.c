@@ -32,7 +32,8 @@ void tpui_lower_cdist(const tpui_lowering_t* op) {
 }
 
 /* d norm / d gap for a norm of order p: sign(gap) (|gap| / norm)^(p - 1); 0 where the norm is 0. */
-static tpui_hlo_t norm_slope(const tpui_lowering_t* op, tpui_hlo_t gap, tpui_hlo_t norm, int order) {
+static tpui_hlo_t norm_slope(const tpui_lowering_t* op, tpui_hlo_t gap, tpui_hlo_t norm,
+                             int order) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t sign = tpui_unary(b, "sign", gap), zero = tpui_like(b, gap, 0.0);
   tpui_hlo_t size = tpui_unary(b, "abs", gap), p = tpui_operand_as(op, order, gap.dtype);
@@ -85,10 +86,10 @@ void tpui_lower_renorm(const tpui_lowering_t* op) {
   if (!tpui_ok(b)) return;
   tpui_hlo_t size = tpui_unary(b, "abs", x);
   tpui_hlo_t norm = tpui_reshape(b, tpui_vector_norm(op, 1, size, &dims), x.rank, sizes);
-  tpui_hlo_t limit = tpui_operand_as(op, 2, x.dtype);
+  tpui_hlo_t limit = tpui_operand_as(op, 2, norm.dtype);
   tpui_hlo_t scale = tpui_binary(b, "divide", limit, tpui_binary_constant(b, "add", norm, 1e-7));
-  scale = tpui_select(b, tpui_compare(b, "GT", norm, limit), scale, tpui_like(b, x, 1.0));
-  tpui_set_result(op, 0, mul(b, x, scale));
+  scale = tpui_select(b, tpui_compare(b, "GT", norm, limit), scale, tpui_like(b, norm, 1.0));
+  tpui_set_result(op, 0, mul(b, x, tpui_convert(b, scale, x.dtype)));
 }
 
 /* --- weight norm: w = v * g / |v|, the norm over all dimensions but one --- */

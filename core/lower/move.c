@@ -1,4 +1,4 @@
-/* Moving elements without computing: copies, view writes, cat, flip, roll, repeat, pad, triangles. */
+/* Moving elements: copies, view writes, cat, flip, roll, repeat, pad, triangles. */
 #include <string.h>
 
 #include "lower/dims.h"
@@ -125,7 +125,8 @@ void tpui_lower_repeat(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, tpui_reshape(b, x, meta->rank, meta->sizes));
 }
 
-/* constant_pad_nd(self, pad, value): pairs (low, high) from the last dimension on; negative crops. */
+/* constant_pad_nd(self, pad, value): pairs (low, high) from the last dimension on; negative ones
+ * crop. */
 void tpui_lower_constant_pad(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0);
@@ -142,7 +143,8 @@ void tpui_lower_constant_pad(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, tpui_pad(b, x, value, low, high, NULL));
 }
 
-/* tril, triu: attribute 0 is the diagonal; argument: GE keeps row + diagonal >= column, LE the other. */
+/* tril, triu: attribute 0 is the diagonal; argument: GE keeps row + diagonal >= column, LE the
+ * others. */
 void tpui_lower_triangle(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0);

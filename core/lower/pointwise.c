@@ -191,12 +191,35 @@ void tpui_lower_remainder(const tpui_lowering_t* op) {
 
 /* --- powers --- */
 
+/* Powers with non-negative exponents by squaring, wrapping around on overflow. (XLA's own integer power
+ * reads only the exponent's low bits.) `exponent` is what is known of it now, or -1. */
+static tpui_hlo_t power_whole(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int64_t exponent) {
+  tpui_hlo_t one = tpui_like(b, x, 1.0), zero = tpui_like(b, x, 0.0), result = one;
+  int bits = 8 * (int)tpu_dtype_bytes(x.dtype) - (tpu_dtype_kind(x.dtype) == TPU_KIND_SIGNED);
+  for (int i = 0; i < bits && (exponent < 0 || exponent >> i != 0); ++i) {
+    if (i > 0) x = tpui_binary(b, "multiply", x, x);
+    if (exponent >= 0) {
+      if ((exponent >> i & 1) != 0) result = tpui_binary(b, "multiply", result, x);
+      continue;
+    }
+    tpui_hlo_t bit = tpui_binary(b, "and", y, tpui_constant_int(b, y.dtype, (int64_t)1 << i));
+    tpui_hlo_t factor = tpui_select(b, tpui_compare(b, "NE", bit, zero), x, one);
+    result = tpui_binary(b, "multiply", result, factor);
+  }
+  return result;
+}
+
 /* Negative exponents: only 1 and -1 have integer powers. */
-static tpui_hlo_t power_int(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+static tpui_hlo_t power_int(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t y) {
+  tpui_builder_t* b = op->b;
   tpui_hlo_t one = tpui_like(b, x, 1.0), zero = tpui_like(b, x, 0.0);
-  if (tpu_dtype_kind(x.dtype) < TPU_KIND_SIGNED) return tpui_binary(b, "power", x, y);
+  double known;
+  if (tpui_operand_constant(op, 1, &known) && known >= 0.0 && known < 64.0) {
+    return power_whole(b, x, y, (int64_t)known);
+  }
+  if (tpu_dtype_kind(x.dtype) < TPU_KIND_SIGNED) return power_whole(b, x, y, -1);
   tpui_hlo_t minus = tpui_like(b, x, -1.0);
-  tpui_hlo_t whole = tpui_binary(b, "power", x, tpui_binary(b, "maximum", y, zero));
+  tpui_hlo_t whole = power_whole(b, x, tpui_binary(b, "maximum", y, zero), -1);
   tpui_hlo_t odd = tpui_compare(b, "EQ", tpui_binary(b, "and", y, one), one);
   tpui_hlo_t fraction = tpui_select(b, tpui_compare(b, "EQ", x, minus),
                                     tpui_select(b, odd, minus, one), zero);
@@ -224,7 +247,7 @@ void tpui_lower_pow(const tpui_lowering_t* op) {
   if (x.dtype == TPU_BOOL) {
     result = tpui_binary(b, "or", x, tpui_unary(b, "not", y));
   } else if (tpu_dtype_is_integral(x.dtype)) {
-    result = power_int(b, x, y);
+    result = power_int(op, x, y);
   } else if (!tpui_operand_constant(op, 1, &exponent) ||
              !power_shortcut(b, x, exponent, &result)) {
     result = tpui_binary(b, "power", x, y);
@@ -319,6 +342,7 @@ void tpui_lower_logaddexp(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   bool base2 = op->argument[0] == '2';
   tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
+  if (tpui_refuse_complex(op, x)) return;
   tpui_hlo_t gap = tpui_unary(b, "abs", tpui_binary(b, "subtract", x, y));
   if (base2) gap = tpui_binary_constant(b, "multiply", gap, log(2.0));
   tpui_hlo_t tail = tpui_unary(b, "log_plus_one",

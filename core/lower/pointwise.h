@@ -1,7 +1,7 @@
 /* Helpers that the op families share. Internal to lower/.
  *
- * Formulas are computed in the "math dtype": the record's compute dtype, except that 16-bit floats are
- * computed in float32 and rounded once at the end, as PyTorch does.
+ * Formulas are computed in the "math dtype": the record's compute dtype, except that 16-bit floats
+ * are computed in float32 and rounded once at the end, as PyTorch does.
  */
 #ifndef TPU_LOWER_POINTWISE_H_
 #define TPU_LOWER_POINTWISE_H_

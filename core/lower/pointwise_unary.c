@@ -189,6 +189,18 @@ static void cot_derivative(int n, double* out_coefficients) {
   }
 }
 
+/* Poles at zero: minus infinity from the right, plus infinity at -0. */
+static tpui_hlo_t digamma(tpui_builder_t* b, tpui_hlo_t x) {
+  tpui_hlo_t pole = tpui_select(b, tpui_signbit(b, x), tpui_like(b, x, INFINITY),
+                                tpui_like(b, x, -INFINITY));
+  tpui_hlo_t zero = tpui_compare_constant(b, "EQ", x, 0.0);
+  return tpui_select(b, zero, pole, tpui_chlo(b, "digamma", x));
+}
+
+void tpui_lower_digamma(const tpui_lowering_t* op) {
+  tpui_set_pointwise(op, 0, digamma(op->b, tpui_math_operand(op, 0)));
+}
+
 /* polygamma of order n >= 1 for positive x. */
 static tpui_hlo_t polygamma_positive(tpui_builder_t* b, int n, tpui_hlo_t x) {
   tpui_hlo_t operands[2] = {tpui_full(b, x.dtype, n, x.rank, x.sizes), x};
@@ -212,8 +224,9 @@ static tpui_hlo_t polygamma(tpui_builder_t* b, int n, tpui_hlo_t x) {
   for (int i = n; i >= 0; --i) {
     p = tpui_binary_constant(b, "add", tpui_binary(b, "multiply", p, c), coefficients[i]);
   }
-  tpui_hlo_t reflected = tpui_binary(b, "subtract", tpui_binary_constant(b, "multiply", value, sign),
-                                     tpui_binary_constant(b, "multiply", p, scale));
+  tpui_hlo_t mirror = tpui_binary_constant(b, "multiply", value, sign);
+  tpui_hlo_t slope = tpui_binary_constant(b, "multiply", p, scale);
+  tpui_hlo_t reflected = tpui_binary(b, "subtract", mirror, slope);
   value = tpui_select(b, negative, reflected, value);
   tpui_hlo_t pole = tpui_binary(b, "and", tpui_compare_constant(b, "LE", x, 0.0),
                                 tpui_compare_constant(b, "EQ", part, 0.0));
@@ -229,7 +242,7 @@ void tpui_lower_polygamma(const tpui_lowering_t* op) {
               POLYGAMMA_MAX_ORDER);
     return;
   }
-  tpui_set_pointwise(op, 0, order == 0 ? tpui_chlo(op->b, "digamma", x)
+  tpui_set_pointwise(op, 0, order == 0 ? digamma(op->b, x)
                                        : polygamma(op->b, (int)order, x));
 }
 

@@ -99,6 +99,67 @@ static tpui_hlo_t flat_index(tpui_builder_t* b, tpui_hlo_t x, int spatial) {
   return tpui_broadcast_to(b, tpui_reshape(b, flat, spatial, sizes), x.rank, x.sizes);
 }
 
+/* Windows up to this many places are compared directly. */
+#define MAX_DIRECT_PLACES 32
+
+/* One number per output place along pooled dimension i: (j * stride + first) * scale, spread over
+ * `sizes`. With `clip`, the first place of the window that lies inside instead. */
+static tpui_hlo_t place_line(const pool_t* p, int i, int64_t first, int64_t scale, bool clip, int rank,
+                             const int64_t* sizes) {
+  int dim = rank - p->spatial + i;
+  int64_t count = sizes[dim];
+  int64_t* values = tpui_arena(p->b, (size_t)count * sizeof(int64_t));
+  if (values == NULL) return tpui_constant(p->b, TPU_I32, 0);
+  for (int64_t j = 0; j < count; ++j) {
+    int64_t place = j * p->stride[i] + first;
+    while (clip && place < 0) place += p->dilation[i];
+    values[j] = place * scale;
+  }
+  return tpui_spread(p->b, tpui_constant_ints(p->b, TPU_I32, (int)count, values), dim, rank, sizes);
+}
+
+static int64_t place_count(const pool_t* p) {
+  int64_t places = 1;
+  for (int i = 0; i < p->spatial; ++i) places *= p->kernel[i];
+  return places;
+}
+
+/* Compares the places of a window one after the other. A place outside holds the lowest value, which
+ * is never greater than the best, so no check of bounds is needed. */
+static void max_direct(const pool_t* p, tpui_hlo_t x, const int64_t* sizes, tpui_hlo_t* out_value,
+                       tpui_hlo_t* out_index) {
+  tpui_builder_t* b = p->b;
+  tpui_hlo_t lowest = tpui_lowest(b, x.dtype), value = lowest, index = {0};
+  int64_t scale[MAX_SPATIAL];
+  for (int i = p->spatial - 1, first = 1; i >= 0; --i) {
+    scale[i] = first;
+    first *= (int)x.sizes[x.rank - p->spatial + i];
+  }
+  for (int i = 0; i < p->spatial; ++i) {
+    tpui_hlo_t line = place_line(p, i, -p->padding[i], scale[i], true, x.rank, sizes);
+    index = i == 0 ? line : tpui_binary(b, "add", index, line);
+  }
+  value = tpui_broadcast_to(b, value, x.rank, sizes);
+  for (int64_t place = 0; place < place_count(p) && tpui_ok(b); ++place) {
+    int64_t rest = place;
+    tpui_hlo_t v = x, at = {0};
+    for (int i = p->spatial - 1; i >= 0; --i) {
+      int64_t k = rest % p->kernel[i];
+      rest /= p->kernel[i];
+      v = tpui_window_place(p, v, i, k, sizes[x.rank - p->spatial + i], lowest);
+      tpui_hlo_t line = place_line(p, i, k * p->dilation[i] - p->padding[i], scale[i], false, x.rank,
+                                   sizes);
+      at = i == p->spatial - 1 ? line : tpui_binary(b, "add", at, line);
+    }
+    tpui_hlo_t better = tpui_compare(b, "GT", v, value);
+    if (tpu_dtype_is_float(v.dtype)) better = tpui_binary(b, "or", better, tpui_is_nan(b, v));
+    value = tpui_select(b, better, v, value);
+    index = tpui_select(b, better, at, index);
+  }
+  *out_value = value;
+  *out_index = index;
+}
+
 void tpui_lower_max_pool(const tpui_lowering_t* op) {
   pool_t p = read_pool(op, true);
   tpui_hlo_t x = tpui_operand(op, 0);
@@ -109,7 +170,14 @@ void tpui_lower_max_pool(const tpui_lowering_t* op) {
     tpui_set_result(op, 1, tpui_constant(op->b, TPU_I64, 0));
     return;
   }
-  tpui_hlo_t index = flat_index(op->b, x, p.spatial);
+  tpui_hlo_t index;
+  if (place_count(&p) <= MAX_DIRECT_PLACES) {
+    max_direct(&p, x, result->sizes, &x, &index);
+    tpui_set_result(op, 0, x);
+    tpui_set_result(op, 1, index);
+    return;
+  }
+  index = flat_index(op->b, x, p.spatial);
   for (int i = p.spatial - 1; i >= 0; --i) {
     max_along(&p, i, result->sizes[x.rank - p.spatial + i], &x, &index);
   }
@@ -117,33 +185,54 @@ void tpui_lower_max_pool(const tpui_lowering_t* op) {
   tpui_set_result(op, 1, index);
 }
 
-/* Windows up to this many places: their gradient is a sum of masked shifts instead of a scatter. */
-#define MAX_SHIFTED_PLACES 64
+/* Up to this many windows over one input place their gradients are added up by comparing the window's
+ * index with the place, instead of a scatter (a serial loop on CPU). */
+#define MAX_COMPARED_WINDOWS 64
 
-static tpui_hlo_t max_grad_by_shifts(const pool_t* p, tpui_hlo_t grad, tpui_hlo_t index,
-                                     tpui_hlo_t x) {
+/* Windows that can cover an input place along dimension i. */
+static int64_t cover_count(const pool_t* p, int i) {
+  int64_t reach = p->dilation[i] * (p->kernel[i] - 1) + 1;
+  return (reach + p->stride[i] - 1) / p->stride[i];
+}
+
+/* For every input place along dimension i, the value of the t-th last window that begins at or before
+ * it: out[x] = y[floor((x + padding) / stride) - t], `fill` where there is none. */
+static tpui_hlo_t covering_window(const pool_t* p, tpui_hlo_t y, int i, int64_t t, int64_t in_size,
+                                  tpui_hlo_t fill) {
+  int dim = y.rank - p->spatial + i;
+  int64_t stride = p->stride[i], wide[TPU_MAX_RANK + 1], flat[TPU_MAX_RANK];
+  int dims[TPU_MAX_RANK];
+  for (int d = 0; d < y.rank; ++d) {
+    dims[d] = d <= dim ? d : d + 1;
+    wide[dims[d]] = y.sizes[d];
+    flat[d] = d == dim ? y.sizes[d] * stride : y.sizes[d];
+  }
+  wide[dim + 1] = stride;
+  if (stride > 1) {
+    y = tpui_broadcast_in_dim(p->b, y, y.rank + 1, wide, dims);
+    y = tpui_reshape(p->b, y, y.rank - 1, flat);
+  }
+  int64_t low[TPU_MAX_RANK] = {0}, high[TPU_MAX_RANK] = {0};
+  low[dim] = t * stride - p->padding[i];
+  high[dim] = in_size - flat[dim] - low[dim];
+  return tpui_pad(p->b, y, fill, low, high, NULL);
+}
+
+static tpui_hlo_t max_grad_by_compare(const pool_t* p, tpui_hlo_t grad, tpui_hlo_t index,
+                                      tpui_hlo_t x, int64_t windows) {
   tpui_builder_t* b = p->b;
   tpui_hlo_t here = flat_index(b, x, p->spatial), total = tpui_full_like(b, x, grad.dtype, 0);
-  int64_t places = 1, plane = tpui_count(x, x.rank - p->spatial, x.rank);
-  tpui_hlo_t outside = tpui_constant_int(b, TPU_I32, plane);
-  for (int i = 0; i < p->spatial; ++i) places *= p->kernel[i];
-  for (int64_t place = 0; place < places && tpui_ok(b); ++place) {
-    int64_t rest = place, k[MAX_SPATIAL];
+  tpui_hlo_t zero = tpui_constant(b, grad.dtype, 0), nowhere = tpui_constant(b, TPU_I32, -1);
+  for (int64_t window = 0; window < windows && tpui_ok(b); ++window) {
+    int64_t rest = window;
+    tpui_hlo_t share = grad, maximum = index;
     for (int i = p->spatial - 1; i >= 0; --i) {
-      k[i] = rest % p->kernel[i];
-      rest /= p->kernel[i];
+      int64_t t = rest % cover_count(p, i), in_size = x.sizes[x.rank - p->spatial + i];
+      rest /= cover_count(p, i);
+      share = covering_window(p, share, i, t, in_size, zero);
+      maximum = covering_window(p, maximum, i, t, in_size, nowhere);
     }
-    // The input index under this place; a window's gradient belongs here when that is its maximum.
-    tpui_hlo_t under = here, share = grad;
-    for (int i = p->spatial - 1; i >= 0; --i) {
-      int64_t out_size = grad.sizes[grad.rank - p->spatial + i];
-      under = tpui_window_place(p, under, i, k[i], out_size, outside);
-    }
-    share = tpui_select(b, tpui_compare(b, "EQ", under, index), share,
-                        tpui_constant(b, grad.dtype, 0));
-    for (int i = 0; i < p->spatial; ++i) {
-      share = tpui_window_unplace(p, share, i, k[i], x.sizes[x.rank - p->spatial + i]);
-    }
+    share = tpui_select(b, tpui_compare(b, "EQ", maximum, here), share, zero);
     total = tpui_binary(b, "add", total, share);
   }
   return total;
@@ -173,10 +262,10 @@ void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
     return;
   }
   grad = tpui_convert(b, grad, dtype);
-  int64_t places = 1;
-  for (int i = 0; i < p.spatial; ++i) places *= p.kernel[i];
-  tpui_set_result(op, 0, places <= MAX_SHIFTED_PLACES
-                             ? max_grad_by_shifts(&p, grad, index, x)
+  int64_t windows = 1;
+  for (int i = 0; i < p.spatial; ++i) windows *= cover_count(&p, i);
+  tpui_set_result(op, 0, windows <= MAX_COMPARED_WINDOWS
+                             ? max_grad_by_compare(&p, grad, index, x, windows)
                              : tpui_pool_scatter(b, grad, index, x, p.spatial));
 }
 

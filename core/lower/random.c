@@ -178,9 +178,10 @@ void tpui_lower_dropout(const tpui_lowering_t* op) {
 /* Operands: grad, mask, scale. */
 void tpui_lower_dropout_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t grad = tpui_operand(op, 0);
-  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
-  grad = tpui_binary(b, "multiply", tpui_convert(b, grad, dtype), tpui_operand_as(op, 2, dtype));
+  // A gradient of bool or integers gives floats.
+  tpu_dtype_t dtype = tpui_math_dtype(tpui_result_meta(op, 0)->dtype);
+  tpui_hlo_t grad = tpui_operand_as(op, 0, dtype);
+  grad = tpui_binary(b, "multiply", grad, tpui_operand_as(op, 2, dtype));
   tpui_hlo_t mask = tpui_operand_as(op, 1, dtype);
   tpui_set_result(op, 0, tpui_binary(b, "multiply", grad, mask));
 }

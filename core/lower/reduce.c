@@ -1,5 +1,5 @@
-/* Reductions. Attributes are dim(s), keepdim, dtype in that order; the result's metadata already says
- * which dimensions stay, so values are reshaped to it. */
+/* Reductions. Attributes are dim(s), keepdim, dtype in that order; the result's metadata already
+ * says which dimensions stay, so values are reshaped to it. */
 #include <math.h>
 #include <string.h>
 
@@ -173,21 +173,28 @@ void tpui_lower_argmax(const tpui_lowering_t* op) {
 
 /* --- variance --- */
 
-/* Sum of squared differences over max(0, count - correction); two passes, so that large means do not
- * cancel. Operand 1: correction, 1 when not given. */
+/* |x|^2 as a real number. */
+static tpui_hlo_t squared_size(tpui_builder_t* b, tpui_hlo_t x) {
+  if (tpu_dtype_kind(x.dtype) != TPU_KIND_COMPLEX) return tpui_binary(b, "multiply", x, x);
+  tpui_hlo_t real = tpui_unary(b, "real", x), imag = tpui_unary(b, "imag", x);
+  return tpui_binary(b, "add", tpui_binary(b, "multiply", real, real),
+                     tpui_binary(b, "multiply", imag, imag));
+}
+
+/* Sum of squared differences over max(0, count - correction); two passes, so that large means do
+ * not cancel. Operand 1: correction, 1 when not given. */
 static tpui_hlo_t variance(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_dims_t* dims,
                            tpui_hlo_t* out_mean) {
   tpui_builder_t* b = op->b;
   double count = (double)tpui_dims_numel(dims, x);
   tpui_hlo_t mean = tpui_reduce_keep(b, "add", x, dims->count, dims->dims);
   mean = tpui_binary_constant(b, "divide", mean, count);
-  tpui_hlo_t gap = tpui_binary(b, "subtract", x, mean);
-  tpui_hlo_t squares = tpui_reduce(b, "add", tpui_binary(b, "multiply", gap, gap), dims->count,
-                                   dims->dims);
-  tpui_hlo_t correction = tpui_has_operand(op, 1) ? tpui_operand_as(op, 1, x.dtype)
-                                                  : tpui_like(b, x, 1.0);
-  tpui_hlo_t freedom = tpui_binary(b, "subtract", tpui_like(b, x, count), correction);
-  freedom = tpui_binary(b, "maximum", freedom, tpui_like(b, x, 0.0));
+  tpui_hlo_t gap = squared_size(b, tpui_binary(b, "subtract", x, mean));
+  tpui_hlo_t squares = tpui_reduce(b, "add", gap, dims->count, dims->dims);
+  tpui_hlo_t correction = tpui_has_operand(op, 1) ? tpui_operand_as(op, 1, squares.dtype)
+                                                  : tpui_like(b, squares, 1.0);
+  tpui_hlo_t freedom = tpui_binary(b, "subtract", tpui_like(b, squares, count), correction);
+  freedom = tpui_binary(b, "maximum", freedom, tpui_like(b, squares, 0.0));
   *out_mean = mean;
   return tpui_binary(b, "divide", squares, freedom);
 }
@@ -196,8 +203,7 @@ static tpui_hlo_t variance(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_d
 void tpui_lower_var(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0), mean;
-  if (tpui_refuse_complex(op, x)) return;
-  x = tpui_convert(b, x, accumulator(op));
+  if (tpu_dtype_kind(x.dtype) != TPU_KIND_COMPLEX) x = tpui_convert(b, x, accumulator(op));
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
   tpui_hlo_t result = variance(op, x, &dims, &mean);
   if (op->argument[0] != '\0') result = tpui_unary(b, op->argument, result);
@@ -211,6 +217,7 @@ void tpui_lower_var(const tpui_lowering_t* op) {
 void tpui_lower_logsumexp(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  if (tpui_refuse_complex(op, x)) return;
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
   tpui_hlo_t top = tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims);
   tpui_hlo_t infinite = tpui_compare_constant(b, "EQ", tpui_unary(b, "abs", top), INFINITY);

@@ -5,7 +5,7 @@
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
-/* A window that ends at each element and reaches back over all before it. XLA turns it into a tree. */
+/* A window that ends at each element and reaches back over all before it. XLA makes it a tree. */
 static tpui_hlo_t running(tpui_builder_t* b, const char* region, tpui_hlo_t x, int dim,
                           tpui_hlo_t identity) {
   int64_t window[TPU_MAX_RANK], padding[2 * TPU_MAX_RANK], pairs[2] = {x.rank, 2};

@@ -130,8 +130,9 @@ void tpui_lower_index_add(const tpui_lowering_t* op) {
   tpu_dtype_t dtype = tpui_math_dtype(s.x.dtype);
   tpui_hlo_t source = tpui_convert(b, s.source, dtype);
   double alpha = 0;
-  if (dtype != TPU_BOOL && !(tpui_operand_constant(op, 3, &alpha) && alpha == 1)) {
-    source = tpui_binary(b, "multiply", source, tpui_operand_as(op, 3, dtype));
+  if (!(tpui_operand_constant(op, 3, &alpha) && alpha == 1)) {
+    const char* product = dtype == TPU_BOOL ? "and" : "multiply";
+    source = tpui_binary(b, product, source, tpui_operand_as(op, 3, dtype));
   }
   tpui_hlo_t x = tpui_convert(b, s.x, dtype);
   tpui_set_result_reshaped(op, 0, tpui_scatter_dim(b, "add", x, s.dim, s.index, source));

@@ -144,6 +144,35 @@ void tpui_lower_sort(const tpui_lowering_t* op) {
   tpui_set_result_reshaped(op, 1, order);
 }
 
+/* Positions of the k largest (or smallest) elements in order, x with `dim` last and float. chlo.top_k
+ * compares numbers only, so NaN takes infinity's place and infinity that of the greatest number; the
+ * positions are all that is used of it. */
+static tpui_hlo_t top_positions(tpui_builder_t* b, tpui_hlo_t x, int64_t k, bool largest) {
+  tpui_hlo_t nan = tpui_is_nan(b, x);
+  x = tpui_convert(b, x, TPU_F32);
+  const double greatest = 3.4028234663852886e38;
+  x = tpui_binary_constant(b, "minimum", tpui_binary_constant(b, "maximum", x, -greatest), greatest);
+  if (!largest) x = tpui_unary(b, "negate", x);
+  x = tpui_select(b, nan, tpui_constant(b, TPU_F32, largest ? INFINITY : -INFINITY), x);
+  int64_t sizes[TPU_MAX_RANK];
+  for (int i = 0; i < x.rank; ++i) sizes[i] = i == x.rank - 1 ? k : x.sizes[i];
+  const tpui_type_t types[] = {{TPU_F32, x.rank, sizes}, {TPU_I32, x.rank, sizes}};
+  tpui_hlo_t results[2];
+  tpui_raw_multi(b, "chlo.top_k", 1, &x, tpui_text(b, "<{k = %lld : i64}>", (long long)k), "", 2,
+                 types, results);
+  return results[1];
+}
+
+/* x with dimension `dim` last, or back again. */
+static tpui_hlo_t swap_last(tpui_builder_t* b, tpui_hlo_t x, int dim) {
+  int permutation[TPU_MAX_RANK];
+  for (int i = 0; i < x.rank; ++i) permutation[i] = i;
+  if (dim == x.rank - 1) return x;
+  permutation[dim] = x.rank - 1;
+  permutation[x.rank - 1] = dim;
+  return tpui_transpose(b, x, permutation);
+}
+
 /* Attributes: k, dim, largest, sorted. */
 void tpui_lower_topk(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
@@ -168,7 +197,13 @@ void tpui_lower_topk(const tpui_lowering_t* op) {
     tpui_set_result_reshaped(op, 1, results[1]);
     return;
   }
-  tpui_hlo_t order = tpui_slice_dim(b, tpui_sort_order(b, x, dim, largest), dim, 0, k);
+  tpui_hlo_t order;
+  // On CPU 90 times faster than sorting for 50 of 50,000; for many of few a sort is as good.
+  if (tpu_dtype_is_float(x.dtype) && x.dtype != TPU_F64 && k > 0 && 4 * k <= x.sizes[dim]) {
+    order = swap_last(b, top_positions(b, swap_last(b, x, dim), k, largest), dim);
+  } else {
+    order = tpui_slice_dim(b, tpui_sort_order(b, x, dim, largest), dim, 0, k);
+  }
   if (tpui_result_needed(op, 0)) tpui_set_result_reshaped(op, 0, apply_order(b, x, dim, order));
   tpui_set_result_reshaped(op, 1, order);
 }

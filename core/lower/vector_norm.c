@@ -49,7 +49,8 @@ tpui_hlo_t tpui_vector_norm(const tpui_lowering_t* op, int order, tpui_hlo_t x,
   return norm_varying(op->b, x, tpui_operand_as(op, order, x.dtype), dims);
 }
 
-/* linalg_vector_norm(self, ord, dim?, keepdim, dtype) and norm.ScalarOpt_dim(self, p?, dim, keepdim) */
+/* linalg_vector_norm(self, ord, dim?, keepdim, dtype) and norm.ScalarOpt_dim(self, p?, dim,
+ * keepdim) */
 void tpui_lower_vector_norm(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);

@@ -70,19 +70,46 @@ static uint32_t run_length(const cutter_t* c, uint32_t i, uint32_t p) {
   return length;
 }
 
+/* Elements that the matrix products and convolutions of a period must touch before the period is
+ * worth a program of its own, however few its records are. */
+#define HEAVY_ELEMENTS (1 << 18)
+
 typedef struct repeat_t {
   uint32_t period;
   uint32_t length;  // records covered, from the position asked
+  bool heavy;       // running one period costs far more than launching it
 } repeat_t;
+
+static int64_t elements_of(const cutter_t* c, const tpu_record_t* r) {
+  int64_t elements = 0;
+  for (int k = 0; k < r->result_count; ++k) elements += tpu_meta_get(r->results[k])->numel;
+  for (int k = 0; k < r->operand_count; ++k) {
+    tpu_meta_id_t meta = tpu_window_ref_meta(c->window, tpu_record_ref(r, k));
+    if (meta != 0) elements += tpu_meta_get(meta)->numel;
+  }
+  return elements;
+}
+
+static bool is_heavy(const cutter_t* c, uint32_t begin, uint32_t period) {
+  int64_t elements = 0;
+  for (uint32_t i = begin; i < begin + period && elements < HEAVY_ELEMENTS; ++i) {
+    tpu_record_t r;
+    tpu_window_record(c->window, c->order[i], &r);
+    tpu_op_family_t family = tpu_op_info(r.op)->family;
+    if (family == TPU_FAMILY_MATMUL || family == TPU_FAMILY_CONV) elements += elements_of(c, &r);
+  }
+  return elements >= HEAVY_ELEMENTS;
+}
 
 /* The repeat that covers most from position i on; length 0: none worth it. */
 static repeat_t find_repeat(const cutter_t* c, uint32_t i) {
-  repeat_t best = {0, 0};
+  repeat_t best = {0, 0, false};
   uint32_t j = c->next[i];
   for (int tries = 0; tries < MAX_CANDIDATES && j < c->count; ++tries, j = c->next[j]) {
     uint32_t p = j - i, length = run_length(c, i, p), covered = p + length;
-    if (length < p || covered < 2 * c->options->min_records) continue;
-    if (covered > best.length) best = (repeat_t){p, covered};
+    if (length < p || covered <= best.length) continue;
+    bool heavy = is_heavy(c, i, p);
+    if (heavy || covered >= 2 * c->options->min_records) best = (repeat_t){p, covered, heavy};
   }
   return best;
 }
@@ -166,8 +193,8 @@ static int64_t grid_cost(const cutter_t* c, uint32_t length, uint32_t unit, uint
  * many as cross least (whole parameters of an optimizer), the most among equals. */
 static grid_t choose_grid(const cutter_t* c, repeat_t repeat) {
   uint32_t p = repeat.period, min = c->options->min_records, max = c->options->max_records;
-  uint32_t first = p >= min ? p : (min + p - 1) / p * p;
-  uint32_t last = p >= min ? p : max / p * p;
+  bool alone = p >= min || repeat.heavy;
+  uint32_t first = alone ? p : (min + p - 1) / p * p, last = alone ? p : max / p * p;
   if (last > repeat.length / 2) last = repeat.length / 2 / p * p;
   grid_t best = {first, 0};
   int64_t best_cost = INT64_MAX;

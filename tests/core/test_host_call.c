@@ -216,13 +216,38 @@ TPU_TEST(host_registration_is_answered) {
                                         .metadata = &metadata};
   ffi_extension_base_t other = {.type = 99, .next = &extension.base};
   f.call.extension_start = &other;
-  f.call.api = NULL;  // not needed for this
   seen.operand_count = 0;
   TPU_EXPECT(tpui_host_handle(&spy_row, &f.call) == NULL);
   TPU_EXPECT_EQ(seen.operand_count, 0);
   TPU_EXPECT_EQ(metadata.api_version.major_version, 0);
   TPU_EXPECT_EQ(metadata.api_version.minor_version, 3);
   TPU_EXPECT_EQ(metadata.traits, 0);
+}
+
+TPU_TEST(host_registration_speaks_the_plugins_version) {
+  static const struct {
+    int major, minor, answer;  // -1: refused
+  } versions[] = {{0, 1, -1}, {0, 2, 2}, {0, 3, 3}, {0, 9, 3}, {1, 3, -1}};
+  for (int i = 0; i < 5; ++i) {
+    frame_t f;
+    make_frame(&f);
+    ffi_metadata_t metadata = {.struct_size = sizeof(metadata)};
+    ffi_metadata_extension_t extension = {.base = {.type = FFI_EXTENSION_METADATA},
+                                          .metadata = &metadata};
+    ffi_api_t other = api;
+    other.version.major_version = versions[i].major;
+    other.version.minor_version = versions[i].minor;
+    f.call.api = &other;
+    f.call.extension_start = &extension.base;
+    int answers = tpui_host_answers();
+    ffi_error_t* error = tpui_host_handle(&spy_row, &f.call);
+    bool taken = versions[i].answer >= 0;
+    TPU_EXPECT_EQ(error == NULL, taken);
+    TPU_EXPECT_EQ(tpui_host_answers() - answers, taken);
+    if (taken) TPU_EXPECT_EQ(metadata.api_version.minor_version, versions[i].answer);
+    if (error != NULL) TPU_EXPECT_EQ(error->code, TPU_UNIMPLEMENTED);
+    free(error);
+  }
 }
 
 TPU_TEST(host_failures_become_errors) {
@@ -331,9 +356,10 @@ TPU_TEST(host_kernels_register_with_a_real_plugin) {
   tpu_host_register(world.engine);
   TPU_EXPECT(!tpu_device_has_host_calls(tpu_engine_device(world.engine)));
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_HOST_KERNELS, NULL));
+  const tpu_device_t* device = tpu_engine_device(world.engine);
   tpu_host_register(world.engine);
-  TPU_EXPECT(tpu_device_has_host_calls(tpu_engine_device(world.engine)));
+  TPU_EXPECT(tpu_device_has_host_calls(device));
   tpu_host_register(world.engine);  // again: no harm
-  TPU_EXPECT(tpu_device_has_host_calls(tpu_engine_device(world.engine)));
+  TPU_EXPECT(tpu_device_has_host_calls(device));
   world_close(&world);
 }
