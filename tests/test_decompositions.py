@@ -274,7 +274,6 @@ def test_in_place(mode):
     OPS.axpby_(numbers, numbers, 0.5)
   with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
     OPS.axpby_(tx[0], tx, 0.5)
-  same(tx[:, :1], torch.cat([x[:, :1]]).as_strided(x[:, :1].shape, x[:, :1].stride()))
 
 
 def test_out(mode):
@@ -495,9 +494,8 @@ ATEN = [
   "nn.functional.multi_margin_loss",
   "nn.functional.multilabel_margin_loss",
   "nn.functional.unfold",
-  "nn.functional.fold",
-  "renorm",
-  "nn.functional.pad.reflect",
+  "special.log_ndtr",
+  "isin",
 ]
 
 

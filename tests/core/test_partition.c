@@ -458,29 +458,3 @@ TPU_TEST(partition_leaves_heavy_layers_alone) {
   tpu_partition_free(&p);
   close_fixture(&f);
 }
-
-TPU_TEST(partition_finds_the_period_of_a_loop) {
-  fixture_t f;
-  open_fixture(&f);
-  tpu_value_t *x = external(&f), *w = external(&f);
-  tpu_window_t window;
-  uint32_t period = 99;
-  for (int turn = 0; turn < 60; ++turn) {
-    for (int k = 0; k < 7; ++k) {
-      tpu_value_t* next = binary(&f, k == 3 ? TPU_OP_MUL : TPU_OP_ADD, x, w);
-      if (turn + k > 0) tpu_value_release(&f.pool, x);
-      x = next;
-    }
-  }
-  hold(&f, x);
-  tpu_recorder_window(&f.recorder, &window);
-  TPU_EXPECT_OK(tpu_partition_period(&window, &period));
-  TPU_EXPECT_EQ(period, 7u);
-  // What comes once is no loop.
-  for (int k = 0; k < 80; ++k) hold(&f, binary(&f, k % 9 ? TPU_OP_SUB : TPU_OP_MUL, w, w));
-  hold(&f, binary(&f, TPU_OP_MM, w, w));
-  tpu_recorder_window(&f.recorder, &window);
-  TPU_EXPECT_OK(tpu_partition_period(&window, &period));
-  TPU_EXPECT_EQ(period, 0u);
-  close_fixture(&f);
-}
