@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/python_headers.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>

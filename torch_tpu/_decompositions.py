@@ -11,6 +11,7 @@ import torch
 REFUSED = {
   "aten::as_strided_copy": "it addresses the storage, not the tensor",
   "aten::as_strided_scatter": "it addresses the storage, not the tensor",
+  "aten::multilabel_margin_loss_forward": "PyTorch's decomposition counts padded labels (2.13)",
 }
 
 # Tags of operations whose course depends on more than their signature.

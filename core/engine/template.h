@@ -12,8 +12,8 @@
 
 /* One allocation. `words` are records as in trace.h, with these references:
  *   WINDOW    a value that the template makes itself, numbered from 0
- *   EXTERNAL  below input_count an input, always with the view bit: its slot is the distance in bytes
- *             from the input's first element. From there on a constant
+ *   EXTERNAL  below input_count an input, always with the view bit: its slot is the distance in
+ *             bytes from the input's first element. From there on a constant
  *   SCALAR, NONE as in a window
  */
 struct tpu_template_t {

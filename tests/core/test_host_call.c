@@ -363,3 +363,54 @@ TPU_TEST(host_kernels_register_with_a_real_plugin) {
   TPU_EXPECT(tpu_device_has_host_calls(device));
   world_close(&world);
 }
+
+/* x f32[8], rank i64[1] -> the element of that rank. */
+static const char kth_text[] =
+    "module @tpu {\nfunc.func @main(%arg0: tensor<8xf32>, %arg1: tensor<1xi64>) -> "
+    "(tensor<1xf32>, tensor<1xi64>) {\n"
+    "%0, %1 = \"stablehlo.custom_call\"(%arg0, %arg1) <{call_target_name = \"tpu_host_kth\", "
+    "api_version = 4 : i32, backend_config = {dim = 0 : i64}}> : (tensor<8xf32>, tensor<1xi64>) -> "
+    "(tensor<1xf32>, tensor<1xi64>)\n"
+    "\"func.return\"(%0, %1) : (tensor<1xf32>, tensor<1xi64>) -> ()\n}\n}\n";
+
+static tpu_status_t run_kth(tpu_device_t* device, tpu_executable_t* kth, int64_t rank,
+                            float* out_value) {
+  static const float x[8] = {5, 3, 8, 1, 9, 2, 7, 4};
+  static const int64_t eight = 8, one = 1, bytes[2] = {4, 8};
+  tpu_buffer_t *inputs[2] = {NULL, NULL}, *outputs[2] = {NULL, NULL};
+  tpu_status_t status = tpu_buffer_from_host(device, x, TPU_F32, 1, &eight, &inputs[0]);
+  if (status == NULL) {
+    status = tpu_buffer_from_host(device, &rank, TPU_I64, 1, &one, &inputs[1]);
+  }
+  if (status == NULL) status = tpu_executable_run(kth, 2, inputs, NULL, NULL, bytes, outputs);
+  if (status == NULL) status = tpu_buffer_read(outputs[0], 0, out_value, 4);
+  for (int i = 0; i < 2; ++i) {
+    tpu_buffer_release(inputs[i]);
+    tpu_buffer_release(outputs[i]);
+  }
+  return status;
+}
+
+TPU_TEST(host_kernel_failures_come_out_of_a_real_run) {
+  world_t world;
+  if (!world_open_real(&world, TPU_MODE_FUSED)) return;
+  tpu_device_t* device = tpu_engine_device(world.engine);
+  tpu_host_register(world.engine);
+  tpu_compile_options_t options = {0};
+  tpu_executable_t* kth = NULL;
+  TPU_EXPECT_OK(tpu_compiler_get(world.engine->compiler, kth_text, sizeof(kth_text) - 1, &options,
+                                 &kth));
+  float value = 0;
+  if (kth != NULL) {
+    TPU_EXPECT_OK(run_kth(device, kth, 2, &value));
+    TPU_EXPECT(value == 3.0f);
+    tpu_status_t status = run_kth(device, kth, 9, &value);
+    const char* text = tpu_status_message(status);
+    if (strstr(text, "tpu_host_kth: rank 9 in a line of 8") == NULL) TPU_EXPECT_TEXT(text, "rank 9");
+    TPU_EXPECT_CODE(status, TPU_OUT_OF_RANGE);
+    TPU_EXPECT_OK(run_kth(device, kth, 7, &value));  // the executable is still good
+    TPU_EXPECT(value == 9.0f);
+  }
+  tpu_executable_release(kth);
+  world_close(&world);
+}

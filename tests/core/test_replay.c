@@ -1,5 +1,5 @@
-/* Templates: which parts of inputs they follow, prediction, and what is refused (test_engine_replay.c has
- * the rest). */
+/* Templates: which parts of inputs they follow, prediction, and what is refused; the rest is in
+ * test_engine_replay.c. */
 #include "engine_support.h"
 
 static bool begin(world_t* w, int count, const tpu_operand_t* inputs) {
@@ -127,7 +127,7 @@ TPU_TEST(template_refuses_random_numbers) {
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t a = world_range(&w, 8, 1), y = {0};
   int random = 1;
-  while (random < TPU_OP_COUNT && (tpu_op_info((tpu_op_t)random)->flags & TPU_OP_RANDOM) == 0) ++random;
+  while (random < TPU_OP_COUNT && !(tpu_op_info((tpu_op_t)random)->flags & TPU_OP_RANDOM)) ++random;
   TPU_REQUIRE(random < TPU_OP_COUNT);
   tpu_operand_t input = operand_of(a);
   TPU_EXPECT(begin(&w, 1, &input));
