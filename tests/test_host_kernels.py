@@ -121,6 +121,30 @@ def test_order_statistics(dtype):
   assert torch.equal(torch.nanmedian(y).cpu(), torch.nanmedian(x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_running_extremes(dtype):
+  x = numbers(dtype, 4, 60, 5)
+  y = mirror(x)
+  for dim in (0, 1, 2):
+    for op in (torch.cummax, torch.cummin):
+      assert_same_sort(op(y, dim), op(x, dim))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.bool])
+def test_running_sums(dtype):
+  """As PyTorch adds: float32 in double, so these are equal, not just close."""
+  generator = torch.Generator().manual_seed(7)
+  x = torch.randn(4, 60, 5, generator=generator, dtype=torch.float64).mul(3).to(dtype)
+  y = mirror(x)
+  for dim in (0, 1, -1):
+    assert torch.equal(torch.cumsum(y, dim).cpu(), torch.cumsum(x, dim))
+    assert torch.equal(torch.cumprod(y, dim).cpu(), torch.cumprod(x, dim))
+  assert torch.equal(torch.cumsum(y, 1, dtype=torch.float64).cpu(), torch.cumsum(x, 1, dtype=torch.float64))
+  for size in ((), (0,), (3, 0), (0, 3)):
+    x = torch.ones(size, dtype=dtype)
+    assert torch.equal(torch.cumsum(mirror(x), -1).cpu(), torch.cumsum(x, -1))
+
+
 def test_inside_a_window(mode):
   """Kernels between other ops: what they read is computed, what they give is used."""
   x = torch.randn(64, 33, generator=torch.Generator().manual_seed(3))

@@ -159,6 +159,7 @@ static void load_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
   f->job.value_count = (uint32_t)r->value_count;
   f->job.launches = 0;
   f->job.error = NULL;
+  f->job.inherited = false;
 }
 
 /* The content that a failed result replaced, with one reference; NULL when it failed too or was
@@ -231,7 +232,8 @@ static void finish(tpui_flight_t* f) {
   hand_out(f);
   if (TPU_UNLIKELY(f->job.error != NULL)) {
     restore_storages(f);
-    if (e->pending_error == NULL) {
+    // An inherited failure was pending before, and the user may have been told since.
+    if (e->pending_error == NULL && !f->job.inherited) {
       e->pending_error = f->job.error;
     } else {
       tpu_status_free(f->job.error);

@@ -143,6 +143,9 @@ static tpu_status_t compile_program(maker_t* m, const tpu_program_t* program, tp
     tpu_compile_options_t options = {.small = is_small(&m->window, program)};
     status = tpu_compiler_get(m->planner->compiler, tpu_strbuf_text(&lowered.text),
                               lowered.text.size, &options, &step->executable);
+    tpu_record_t first;
+    tpu_window_record(&m->window, program->records[0], &first);
+    status = tpu_status_annotate(status, "%s", tpu_op_info(first.op)->name);
   }
   tpu_status_t filled = fill_step(m, program, &lowered, step);
   tpu_lowered_free(&lowered);

@@ -78,7 +78,37 @@ WIDE(i64)
 WIDE(u64)
 WIDE(f64)
 
+/* Positions of the greatest key so far; the latest of equal ones. `turn` is xored to the elements, `flip`
+ * to the keys. */
+#define RUNNING(name, type, key_type)                                                       \
+  static void running_##name(const void* line, int64_t count, uint64_t turn, uint64_t flip, \
+                             int64_t* out) {                                                \
+    const type* x = line;                                                                   \
+    key_type best = 0;                                                                      \
+    int64_t at = 0;                                                                         \
+    for (int64_t i = 0; i < count; ++i) {                                                   \
+      key_type key = (key_type)key_##name((type)(x[i] ^ (type)turn)) ^ (key_type)flip;      \
+      at = key >= best ? i : at;                                                            \
+      best = key >= best ? key : best;                                                      \
+      out[i] = at;                                                                          \
+    }                                                                                       \
+  }
+RUNNING(bool, uint8_t, uint32_t)
+RUNNING(u8, uint8_t, uint32_t)
+RUNNING(i8, int8_t, uint32_t)
+RUNNING(u16, uint16_t, uint32_t)
+RUNNING(i16, int16_t, uint32_t)
+RUNNING(f16, uint16_t, uint32_t)
+RUNNING(bf16, uint16_t, uint32_t)
+RUNNING(u32, uint32_t, uint32_t)
+RUNNING(i32, uint32_t, uint32_t)
+RUNNING(f32, uint32_t, uint32_t)
+RUNNING(i64, uint64_t, uint64_t)
+RUNNING(u64, uint64_t, uint64_t)
+RUNNING(f64, uint64_t, uint64_t)
+
 typedef struct key_type_t {
+  void (*running)(const void* line, int64_t count, uint64_t turn, uint64_t flip, int64_t* out);
   void (*pack)(const void* line, int64_t count, uint32_t flip, uint64_t* out);
   range_t (*range)(const uint64_t* x, int64_t count, uint64_t flip);
   void (*head)(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, int shift,
@@ -88,19 +118,19 @@ typedef struct key_type_t {
 } key_type_t;
 
 static const key_type_t key_types[TPU_DTYPE_COUNT] = {
-    [TPU_BOOL] = {.pack = pack_bool},
-    [TPU_U8] = {.pack = pack_u8},
-    [TPU_I8] = {.pack = pack_i8},
-    [TPU_U16] = {.pack = pack_u16},
-    [TPU_I16] = {.pack = pack_i16},
-    [TPU_F16] = {.pack = pack_f16},
-    [TPU_BF16] = {.pack = pack_bf16},
-    [TPU_U32] = {.pack = pack_u32},
-    [TPU_I32] = {.pack = pack_i32},
-    [TPU_F32] = {.pack = pack_f32},
-    [TPU_I64] = {.range = range_i64, .head = head_i64, .one = one_i64, .wide = wide_i64},
-    [TPU_U64] = {.range = range_u64, .head = head_u64, .one = one_u64, .wide = wide_u64},
-    [TPU_F64] = {.range = range_f64, .head = head_f64, .one = one_f64, .wide = wide_f64},
+    [TPU_BOOL] = {running_bool, pack_bool, NULL, NULL, NULL, NULL},
+    [TPU_U8] = {running_u8, pack_u8, NULL, NULL, NULL, NULL},
+    [TPU_I8] = {running_i8, pack_i8, NULL, NULL, NULL, NULL},
+    [TPU_U16] = {running_u16, pack_u16, NULL, NULL, NULL, NULL},
+    [TPU_I16] = {running_i16, pack_i16, NULL, NULL, NULL, NULL},
+    [TPU_F16] = {running_f16, pack_f16, NULL, NULL, NULL, NULL},
+    [TPU_BF16] = {running_bf16, pack_bf16, NULL, NULL, NULL, NULL},
+    [TPU_U32] = {running_u32, pack_u32, NULL, NULL, NULL, NULL},
+    [TPU_I32] = {running_i32, pack_i32, NULL, NULL, NULL, NULL},
+    [TPU_F32] = {running_f32, pack_f32, NULL, NULL, NULL, NULL},
+    [TPU_I64] = {running_i64, NULL, range_i64, head_i64, one_i64, wide_i64},
+    [TPU_U64] = {running_u64, NULL, range_u64, head_u64, one_u64, wide_u64},
+    [TPU_F64] = {running_f64, NULL, range_f64, head_f64, one_f64, wide_f64},
 };
 
 bool tpui_order_takes(tpu_dtype_t dtype) {
@@ -132,7 +162,35 @@ uint64_t tpui_order_wide_key(tpu_dtype_t dtype, const void* line, int64_t positi
   return descending ? ~key : key;
 }
 
+void tpui_order_running(tpu_dtype_t dtype, const void* line, int64_t count, bool least,
+                        int64_t* out_positions) {
+  // Floats are turned around by their sign, so that NaN stays the greatest: it wins both ways.
+  bool is_float = tpu_dtype_is_float(dtype);
+  uint64_t sign = UINT64_C(1) << (8 * tpu_dtype_bytes(dtype) - 1);
+  key_types[dtype].running(line, count, least && is_float ? sign : 0,
+                           least && !is_float ? UINT64_MAX : 0, out_positions);
+}
+
 void tpui_order_widen(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                       tpui_wide_t* out) {
   key_types[dtype].wide(line, count, descending ? UINT64_MAX : 0, out);
+}
+
+#define GATHER(type)                                                                       \
+  static void gather_##type(const type* x, int64_t count, const int64_t* at, type* out) { \
+    for (int64_t k = 0; k < count; ++k) out[k] = x[at[k]];                                 \
+  }
+GATHER(uint8_t)
+GATHER(uint16_t)
+GATHER(uint32_t)
+GATHER(uint64_t)
+
+void tpui_order_gather(tpu_dtype_t dtype, const void* line, int64_t count, const int64_t* positions,
+                       void* out) {
+  switch (tpu_dtype_bytes(dtype)) {
+    case 1: gather_uint8_t(line, count, positions, out); break;
+    case 2: gather_uint16_t(line, count, positions, out); break;
+    case 4: gather_uint32_t(line, count, positions, out); break;
+    default: gather_uint64_t(line, count, positions, out);
+  }
 }

@@ -32,6 +32,15 @@ uint64_t tpui_order_select_packed(uint64_t* a, int64_t count, int64_t rank);
 void tpui_order_bytes(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                       int64_t* out_positions);
 
+/* Position of the greatest (or least) element up to each place; the latest of equal ones, and NaN beats
+ * everything. */
+void tpui_order_running(tpu_dtype_t dtype, const void* line, int64_t count, bool least,
+                        int64_t* out_positions);
+
+/* out[k] = line[positions[k]] */
+void tpui_order_gather(tpu_dtype_t dtype, const void* line, int64_t count, const int64_t* positions,
+                       void* out);
+
 /* Positions of a line in order: position of rank k is (uint32_t)entries[k * step]. */
 typedef struct tpui_order_t {
   const uint64_t* entries;

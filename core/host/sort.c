@@ -35,26 +35,11 @@ static tpu_status_t check(const tpu_host_call_t* call, tpui_line_walk_t* walk, t
 
 /* --- results --- */
 
-#define GATHER(type)                                                                      \
-  static void gather_##type(const type* x, tpui_order_t order, int64_t count, type* out) { \
-    for (int64_t k = 0; k < count; ++k) out[k] = x[tpui_order_position(order, k)];        \
-  }
-GATHER(uint8_t)
-GATHER(uint16_t)
-GATHER(uint32_t)
-GATHER(uint64_t)
-
 /* The first `count` of the order. `out_values` may be NULL. */
 static void write_results(const task_t* task, const void* line, tpui_order_t order, int64_t count,
                           void* out_values, int64_t* out_indices) {
   for (int64_t k = 0; k < count; ++k) out_indices[k] = tpui_order_position(order, k);
-  if (out_values == NULL) return;
-  switch (tpu_dtype_bytes(task->dtype)) {
-    case 1: gather_uint8_t(line, order, count, out_values); break;
-    case 2: gather_uint16_t(line, order, count, out_values); break;
-    case 4: gather_uint32_t(line, order, count, out_values); break;
-    default: gather_uint64_t(line, order, count, out_values);
-  }
+  if (out_values != NULL) tpui_order_gather(task->dtype, line, count, out_indices, out_values);
 }
 
 /* --- sort --- */
@@ -65,8 +50,7 @@ static tpu_status_t sort_byte_line(void* arg, void* scratch, void* const* lines)
   const uint8_t* x = lines[0];
   int64_t* indices = lines[task->has_values ? 2 : 1];
   tpui_order_bytes(task->dtype, x, task->length, task->descending, indices);
-  uint8_t* values = task->has_values ? lines[1] : NULL;
-  for (int64_t k = 0; values != NULL && k < task->length; ++k) values[k] = x[indices[k]];
+  if (task->has_values) tpui_order_gather(task->dtype, x, task->length, indices, lines[1]);
   return NULL;
 }
 

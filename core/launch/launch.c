@@ -85,7 +85,10 @@ static bool gather_inputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t**
       const tpu_value_t* value = job->externals[index];
       inputs[i] = value->buffer;
       donated[i] = step->donatable[i] && job->external_dead[index];
-      if (inputs[i] == NULL && job->error == NULL) job->error = tpu_status_copy(value->error);
+      if (inputs[i] == NULL && job->error == NULL) {
+        job->error = tpu_status_copy(value->error);
+        job->inherited = true;
+      }
     } else {
       inputs[i] = job->buffers[index];
       donated[i] = step->donatable[i];
@@ -138,32 +141,43 @@ static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
   return status;
 }
 
+static void log_step(const tpu_job_t* job, const tpu_step_t* step, int64_t begin_ns) {
+  tpu_log(TPU_LOG_LAUNCH, "program %u of %u: %u ops from %s, %u in, %u out, %.1f us",
+          (uint32_t)(step - job->steps), job->step_count, step->record_count,
+          tpu_op_info(step->op)->name, step->input_count, step->output_count,
+          (double)(tpu_clock_ns() - begin_ns) * 1e-3);
+}
+
+/* Takes the error. What could not be compiled says so itself. */
+static void keep_error(tpu_job_t* job, const tpu_step_t* step, tpu_status_t status) {
+  const char* name = tpu_op_info(step->op)->name;
+  if (step->error == NULL && step->record_count == 1) {
+    status = tpu_status_annotate(status, "%s", name);
+  } else if (step->error == NULL) {
+    status = tpu_status_annotate(status, "program of %u ops from %s", step->record_count, name);
+  }
+  if (job->error == NULL) {
+    job->error = status;
+  } else {
+    tpu_status_free(status);
+  }
+}
+
+static void release_values(tpu_job_t* job, const tpu_step_t* step) {
+  for (uint32_t i = 0; i < step->release_count; ++i) {
+    tpu_buffer_release(job->buffers[step->releases[i]]);
+    job->buffers[step->releases[i]] = NULL;
+  }
+}
+
 void tpu_job_run(tpu_job_t* job) {
+  bool log = tpu_log_enabled(TPU_LOG_LAUNCH);
   for (uint32_t s = 0; s < job->step_count; ++s) {
     const tpu_step_t* step = &job->steps[s];
-    bool log = tpu_log_enabled(TPU_LOG_LAUNCH);
     int64_t begin = log ? tpu_clock_ns() : 0;
     tpu_status_t status = execute_step(job, step);
-    if (log) {
-      tpu_log(TPU_LOG_LAUNCH, "program %u of %u: %u ops from %s, %u in, %u out, %.1f us", s,
-              job->step_count, step->record_count, tpu_op_info(step->op)->name, step->input_count,
-              step->output_count, (double)(tpu_clock_ns() - begin) * 1e-3);
-    }
-    if (TPU_UNLIKELY(status != NULL)) {
-      const char* name = tpu_op_info(step->op)->name;
-      status = step->record_count == 1
-                   ? tpu_status_annotate(status, "%s", name)
-                   : tpu_status_annotate(status, "program of %u ops from %s",
-                                         step->record_count, name);
-      if (job->error == NULL) {
-        job->error = status;
-      } else {
-        tpu_status_free(status);
-      }
-    }
-    for (uint32_t i = 0; i < step->release_count; ++i) {
-      tpu_buffer_release(job->buffers[step->releases[i]]);
-      job->buffers[step->releases[i]] = NULL;
-    }
+    if (TPU_UNLIKELY(log)) log_step(job, step, begin);
+    if (TPU_UNLIKELY(status != NULL)) keep_error(job, step, status);
+    release_values(job, step);
   }
 }

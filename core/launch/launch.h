@@ -44,6 +44,7 @@ typedef struct tpu_job_t {
   const tpu_slot_t* slots;
   int64_t launches;              // out: programs executed
   tpu_status_t error;            // out: the first failure; owned
+  bool inherited;                // out: it is the failure of an external value
 } tpu_job_t;
 
 /* Plans the views whose starts are packed, at the offsets in `slots`. Fills step->int_plans. */

@@ -10,6 +10,9 @@
  * SDPA_BACKWARD operands: grad_out, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?, offset?
  *   attributes: is_causal, has_dropout, output_mask (4 flags)
  *   results: grad_q, grad_k, grad_v, grad_bias (grad_bias may be left out)
+ * Causal attention is computed in blocks of query rows, each with the keys that it can see: up to 3/8 of
+ * the work falls away.
+ *
  * The dropout mask is drawn again in the backward pass from the same seed and offset (wide form, one
  * counter per call).
  */
@@ -28,6 +31,7 @@ typedef struct attention_t {
   int64_t length, keys;          // L, S
   int64_t width, value_width;    // E, Ev
   tpui_hlo_t q, k, v;            // [G, R, L, E], [G, S, E], [G, S, Ev] in their own dtype
+  int64_t first_row;             // of a block: position of its first query row
   tpui_hlo_t scale;              // rank 0, `dtype`
   int bias_at, dropout_at;       // operand positions; dropout_at: p, scale?, seed?, offset?
 } attention_t;
@@ -118,8 +122,9 @@ static tpui_hlo_t make_scores(const attention_t* a) {
   }
   if (tpu_attr_int(a->op->record->attrs, 0, 0) != 0) {
     const int64_t square[] = {a->length, a->keys};
-    tpui_hlo_t seen = tpui_compare(b, "GE", tpui_iota(b, TPU_I32, 2, square, 0),
-                                   tpui_iota(b, TPU_I32, 2, square, 1));
+    tpui_hlo_t row = tpui_binary(b, "add", tpui_iota(b, TPU_I32, 2, square, 0),
+                                 tpui_constant_int(b, TPU_I32, a->first_row));
+    tpui_hlo_t seen = tpui_compare(b, "GE", row, tpui_iota(b, TPU_I32, 2, square, 1));
     scores = tpui_select(b, tpui_broadcast_to(b, seen, 4, scores.sizes), scores, lowest);
   }
   return scores;
@@ -146,6 +151,86 @@ static void set_grouped(const attention_t* a, int result, tpui_hlo_t x) {
   if (tpui_result_needed(a->op, result)) tpui_set_result_reshaped(a->op, result, x);
 }
 
+/* exponent x v and the sums of exponent's rows in one product: v gets a column of ones. A sum of its
+ * own would compute every exponential twice (XLA:CPU fuses it into both consumers). */
+static void product_with_sum(const attention_t* a, tpui_hlo_t exponent, tpui_hlo_t* out_product,
+                             tpui_hlo_t* out_sum) {
+  tpui_builder_t* b = a->b;
+  const int64_t column[] = {a->groups, a->keys, 1};
+  const tpui_hlo_t parts[] = {a->v, tpui_full(b, a->dtype, 1, 3, column)};
+  tpui_hlo_t both = rows_by_columns(a, exponent, tpui_concatenate(b, 2, parts, 2));
+  *out_product = tpui_slice_dim(b, both, 3, 0, a->value_width);
+  *out_sum = tpui_slice_dim(b, both, 3, a->value_width, a->value_width + 1);
+}
+
+/* --- blocks of query rows --- */
+
+#define MAX_BLOCKS 4
+#define MIN_BLOCKED_ROWS 128
+
+static int block_count(const attention_t* a) {
+  bool causal = tpu_attr_int(a->op->record->attrs, 0, 0) != 0;
+  bool plain = causal && !has_dropout(a) && !tpui_has_operand(a->op, a->bias_at);
+  if (!plain || a->length != a->keys || a->length < MIN_BLOCKED_ROWS) return 1;
+  return a->length < 2 * MIN_BLOCKED_ROWS ? 2 : MAX_BLOCKS;
+}
+
+/* Block `index` of `count`; the whole when count is 1. */
+static attention_t block_of(const attention_t* a, int index, int count) {
+  attention_t part = *a;
+  if (count == 1) return part;
+  int64_t first = a->length * index / count, last = a->length * (index + 1) / count;
+  part.first_row = first;
+  part.length = last - first;
+  part.keys = last;
+  part.q = tpui_slice_dim(a->b, a->q, 2, first, last);
+  part.k = tpui_slice_dim(a->b, a->k, 1, 0, last);
+  part.v = tpui_slice_dim(a->b, a->v, 1, 0, last);
+  return part;
+}
+
+/* Rows of `part` out of a [G, R, L, X] value of the whole. */
+static tpui_hlo_t block_rows(const attention_t* part, tpui_hlo_t x) {
+  return tpui_slice_dim(part->b, x, 2, part->first_row, part->first_row + part->length);
+}
+
+static tpui_hlo_t join_rows(const attention_t* a, int count, const tpui_hlo_t* parts) {
+  return count == 1 ? parts[0] : tpui_concatenate(a->b, count, parts, 2);
+}
+
+/* Adds a block's [G, keys, X] to the sum over blocks, filled up with zeros to [G, S, X]. */
+static tpui_hlo_t add_keys(const attention_t* a, tpui_hlo_t sum, tpui_hlo_t part, bool first) {
+  const int64_t low[] = {0, 0, 0}, high[] = {0, a->keys - part.sizes[1], 0};
+  if (high[1] > 0) {
+    part = tpui_pad(a->b, part, tpui_constant(a->b, part.dtype, 0), low, high, NULL);
+  }
+  return first ? part : tpui_binary(a->b, "add", sum, part);
+}
+
+/* --- forward --- */
+
+static void attend(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out_log_sum) {
+  tpui_builder_t* b = a->b;
+  tpui_hlo_t scores = make_scores(a), zero = tpui_constant(b, a->dtype, 0);
+  tpui_hlo_t top = reduce_keys(a, "maximum", scores);
+  tpui_hlo_t shift = tpui_select(
+      b, tpui_compare(b, "EQ", top, tpui_constant(b, a->dtype, -INFINITY)), zero, top);
+  tpui_hlo_t exponent = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, shift));
+  tpui_hlo_t result, sum;
+  if (has_dropout(a) || a->v.dtype != a->dtype) {
+    sum = reduce_keys(a, "add", exponent);
+    tpui_hlo_t weights = has_dropout(a) ? multiply(a, exponent, dropout_factor(a)) : exponent;
+    result = rows_by_columns(a, tpui_convert(b, weights, a->v.dtype), a->v);
+  } else {
+    product_with_sum(a, exponent, &result, &sum);
+  }
+  // Dividing after the product touches [L, Ev] numbers instead of [L, S].
+  tpui_hlo_t divisor = tpui_select(b, tpui_compare(b, "EQ", sum, zero),
+                                   tpui_constant(b, a->dtype, 1), sum);
+  *out_result = tpui_binary(b, "divide", result, divisor);
+  *out_log_sum = tpui_binary(b, "add", shift, tpui_unary(b, "log", sum));
+}
+
 void tpui_lower_sdpa_forward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   attention_t a;
@@ -156,26 +241,23 @@ void tpui_lower_sdpa_forward(const tpui_lowering_t* op) {
                                         : tpui_constant_int(b, TPU_I64, 0);
     tpui_set_result(op, 2 + i, number);
   }
-  const tpu_meta_t* out = tpui_result_meta(op, 0);
-  if (out->numel == 0 || a.keys == 0) {
+  if (tpui_result_meta(op, 0)->numel == 0 || a.keys == 0) {
     tpui_set_result(op, 0, tpui_constant(b, a.dtype, 0));
     tpui_set_result(op, 1, tpui_constant(b, a.dtype, -INFINITY));
     return;
   }
-  tpui_hlo_t scores = make_scores(&a), zero = tpui_constant(b, a.dtype, 0);
-  tpui_hlo_t top = reduce_keys(&a, "maximum", scores);
-  tpui_hlo_t shift = tpui_select(
-      b, tpui_compare(b, "EQ", top, tpui_constant(b, a.dtype, -INFINITY)), zero, top);
-  tpui_hlo_t exponent = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, shift));
-  tpui_hlo_t sum = reduce_keys(&a, "add", exponent);
-  // Dividing after the product touches [L, Ev] numbers instead of [L, S].
-  tpui_hlo_t weights = has_dropout(&a) ? multiply(&a, exponent, dropout_factor(&a)) : exponent;
-  tpui_hlo_t result = rows_by_columns(&a, tpui_convert(b, weights, a.v.dtype), a.v);
-  tpui_hlo_t divisor = tpui_select(b, tpui_compare(b, "EQ", sum, zero),
-                                   tpui_constant(b, a.dtype, 1), sum);
-  set_grouped(&a, 0, tpui_binary(b, "divide", result, divisor));
-  set_grouped(&a, 1, tpui_binary(b, "add", shift, tpui_unary(b, "log", sum)));
+  tpui_hlo_t results[MAX_BLOCKS], log_sums[MAX_BLOCKS];
+  int count = block_count(&a);
+  for (int i = 0; i < count && tpui_ok(b); ++i) {
+    attention_t part = block_of(&a, i, count);
+    attend(&part, &results[i], &log_sums[i]);
+  }
+  if (!tpui_ok(b)) return;
+  set_grouped(&a, 0, join_rows(&a, count, results));
+  set_grouped(&a, 1, join_rows(&a, count, log_sums));
 }
+
+/* --- backward --- */
 
 /* grad_bias: the gradient of the scores summed over what the bias was broadcast along. */
 static void set_bias_grad(const attention_t* a, tpui_hlo_t grad_scores) {
@@ -197,6 +279,28 @@ static void set_bias_grad(const attention_t* a, tpui_hlo_t grad_scores) {
   tpui_set_result_reshaped(a->op, 3, grad);
 }
 
+/* What a block adds to the gradients of q, k and v; `grad`, `out` and `log_sum` are its rows. */
+static void attend_backward(const attention_t* a, tpui_hlo_t grad, tpui_hlo_t out,
+                            tpui_hlo_t log_sum, tpui_hlo_t out_grads[3]) {
+  tpui_builder_t* b = a->b;
+  tpui_hlo_t scores = make_scores(a);
+  tpui_hlo_t weights = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, log_sum));
+  tpui_hlo_t grad_weights = rows_by_rows(a, grad, a->v), dropped = weights;
+  if (has_dropout(a)) {
+    tpui_hlo_t factor = dropout_factor(a);
+    dropped = multiply(a, weights, factor);
+    grad_weights = multiply(a, grad_weights, factor);
+  }
+  out_grads[2] = columns_by_columns(a, tpui_convert(b, dropped, grad.dtype), grad);
+  // Softmax: dS = P * (dP - sum(dP * P)), and sum(dP * P) = sum(grad_out * out) per row.
+  tpui_hlo_t row_sum = reduce_keys(a, "add", multiply(a, tpui_convert(b, grad, a->dtype), out));
+  tpui_hlo_t grad_scores = multiply(a, weights, tpui_binary(b, "subtract", grad_weights, row_sum));
+  set_bias_grad(a, grad_scores);
+  grad_scores = tpui_convert(b, multiply(a, grad_scores, a->scale), a->q.dtype);
+  out_grads[0] = rows_by_columns(a, grad_scores, a->k);
+  out_grads[1] = columns_by_columns(a, grad_scores, a->q);
+}
+
 void tpui_lower_sdpa_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   attention_t a;
@@ -216,22 +320,18 @@ void tpui_lower_sdpa_backward(const tpui_lowering_t* op) {
   // A row that is masked everywhere has log_sum -inf: its weights are exp(-inf - 0) = 0.
   tpui_hlo_t empty = tpui_compare(b, "EQ", log_sum, tpui_constant(b, a.dtype, -INFINITY));
   log_sum = tpui_select(b, empty, tpui_constant(b, a.dtype, 0), log_sum);
-  tpui_hlo_t scores = make_scores(&a);
-  tpui_hlo_t weights = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, log_sum));
-  tpui_hlo_t grad_weights = rows_by_rows(&a, grad, a.v), dropped = weights;
-  if (has_dropout(&a)) {
-    tpui_hlo_t factor = dropout_factor(&a);
-    dropped = multiply(&a, weights, factor);
-    grad_weights = multiply(&a, grad_weights, factor);
+  int count = block_count(&a);
+  tpui_hlo_t q_parts[MAX_BLOCKS], grads[3] = {{0}};
+  for (int i = 0; i < count && tpui_ok(b); ++i) {
+    attention_t part = block_of(&a, i, count);
+    tpui_hlo_t added[3];
+    attend_backward(&part, block_rows(&part, grad), block_rows(&part, out),
+                    block_rows(&part, log_sum), added);
+    q_parts[i] = added[0];
+    for (int k = 1; k < 3; ++k) grads[k] = add_keys(&a, grads[k], added[k], i == 0);
   }
-  set_grouped(&a, 2, columns_by_columns(&a, tpui_convert(b, dropped, grad.dtype), grad));
-  // Softmax: dS = P * (dP - sum(dP * P)), and sum(dP * P) = sum(grad_out * out) per row.
-  tpui_hlo_t row_sum = reduce_keys(&a, "add", multiply(&a, tpui_convert(b, grad, a.dtype), out));
-  tpui_hlo_t grad_scores = multiply(&a, weights,
-                                    tpui_binary(b, "subtract", grad_weights, row_sum));
-  set_bias_grad(&a, grad_scores);
-  grad_scores = multiply(&a, grad_scores, a.scale);
-  tpui_hlo_t half = tpui_convert(b, grad_scores, a.q.dtype);
-  set_grouped(&a, 0, rows_by_columns(&a, half, a.k));
-  set_grouped(&a, 1, columns_by_columns(&a, half, a.q));
+  if (!tpui_ok(b)) return;
+  set_grouped(&a, 0, join_rows(&a, count, q_parts));
+  set_grouped(&a, 1, grads[1]);
+  set_grouped(&a, 2, grads[2]);
 }

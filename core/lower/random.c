@@ -146,6 +146,10 @@ void tpui_lower_randperm(const tpui_lowering_t* op) {
   tpui_hlo_t key = tpui_bitcast(b, tpui_random_bits64(&r, 1, &n), TPU_I64);
   key = tpui_binary(b, "and", key, tpui_constant_int(b, TPU_I64, ~(mask - 1)));
   key = tpui_binary(b, "or", key, tpui_iota(b, TPU_I64, 1, &n, 0));
+  if (tpui_host_calls(b)) {  // the same order, from a C kernel
+    tpui_set_result(op, 0, tpui_sort_order(b, key, 0, false));
+    return;
+  }
   key = tpui_sort_integers(b, key, 0);
   tpui_set_result(op, 0, tpui_binary(b, "and", key, tpui_constant_int(b, TPU_I64, mask - 1)));
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "lower/dims.h"
+#include "lower/host_call.h"
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
@@ -28,10 +29,24 @@ static tpui_hlo_t running(tpui_builder_t* b, const char* region, tpui_hlo_t x, i
                   x.dtype, x.rank, x.sizes);
 }
 
+static bool has_kernel(const tpui_builder_t* b, tpu_dtype_t dtype) {
+  return tpui_host_calls(b) &&
+         (dtype == TPU_F32 || dtype == TPU_F64 || dtype == TPU_I32 || dtype == TPU_I64);
+}
+
 /* cumsum(self, dim, dtype) and cumprod; argument: add or multiply. */
 void tpui_lower_cumulative(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  if (has_kernel(b, meta->dtype) && meta->rank > 0) {
+    tpui_hlo_t x = tpui_operand_as(op, 0, meta->dtype), result;
+    const tpui_host_attr_t attr = {"dim", tpui_dim_attr(op, 0, x.rank)};
+    const tpui_type_t type = {x.dtype, x.rank, x.sizes};
+    tpui_host_call(b, op->argument[0] == 'a' ? "cumsum" : "cumprod", 1, &x, 1, &attr, 1, &type,
+                   &result);
+    tpui_set_result(op, 0, result);
+    return;
+  }
   tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_dtype(meta->dtype));
   int dim = tpui_dim_attr(op, 0, x.rank);
   if (!tpui_ok(b)) return;

@@ -279,6 +279,15 @@ void tpui_lower_cummax(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_at_least_1d(b, tpui_operand(op, 0));
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   if (!tpui_ok(b)) return;
+  if (has_kernel(b, x)) {
+    const tpui_host_attr_t attr = {"dim", dim};
+    tpui_hlo_t results[2];
+    bool greatest = op->argument[0] == 'G';
+    kernel_pick(b, greatest ? "cummax" : "cummin", 1, &x, 1, &attr, dim, x.sizes[dim], results);
+    tpui_set_result_reshaped(op, 0, results[0]);
+    tpui_set_result_reshaped(op, 1, results[1]);
+    return;
+  }
   tpui_hlo_t place = tpui_iota(b, TPU_I64, x.rank, x.sizes, dim), index = place;
   tpui_hlo_t zero = tpui_constant(b, x.dtype, 0), none = tpui_constant(b, TPU_I64, 0);
   for (int64_t step = 1; tpui_ok(b) && step < x.sizes[dim]; step *= 2) {

@@ -371,6 +371,120 @@ TPU_TEST(host_kth_equals_the_oracle) {
   }
 }
 
+/* --- cumsum, cumprod, cummax, cummin --- */
+
+/* Element e of line (o, i). */
+static int64_t place_of(const setup_t* s, int64_t o, int64_t e, int64_t i) {
+  return (o * s->sizes[0][1] + e) * s->sizes[0][2] + i;
+}
+
+static bool is_best(const number_t* now, const number_t* best, bool least) {
+  if (now->is_nan || best->is_nan) return now->is_nan;
+  int order = compare_values(now, best);
+  return least ? order <= 0 : order >= 0;
+}
+
+static void check_extremes(const setup_t* s, bool least) {
+  const void* x = s->operands[0].data;
+  for (int64_t o = 0; o < s->sizes[0][0]; ++o) {
+    for (int64_t i = 0; i < s->sizes[0][2]; ++i) {
+      number_t best = {0};
+      for (int64_t e = 0; e < s->sizes[0][1]; ++e) {
+        number_t now = number_at(s->operands[0].dtype, x, place_of(s, o, e, i));
+        now.position = e;
+        if (e == 0 || is_best(&now, &best, least)) best = now;
+        if (!check_element(s, o, i, e, &best, true)) return;
+      }
+    }
+  }
+}
+
+TPU_TEST(host_extremes_equal_the_oracle) {
+  static const int64_t shapes[][3] = {{2, 1, 1}, {3, 50, 1}, {1, 3000, 1}, {2, 40, 19}, {2, 0, 3}};
+  uint64_t state = 16;
+  for (int d = 0; d < DTYPE_COUNT; ++d) {
+    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); ++k) {
+      for (int p = 0; p < PATTERN_COUNT; ++p) {
+        const int64_t* n = shapes[k];
+        setup_t s;
+        set_up(&s, dtypes[d], n[0], n[1], n[2], n[1], "unused", 0);
+        fill(dtypes[d], s.operands[0].data, total(n[0], n[1], n[2]), (pattern_t)p, &state);
+        TPU_EXPECT_OK(tpui_host_cummax(&s.call));
+        check_extremes(&s, false);
+        TPU_EXPECT_OK(tpui_host_cummin(&s.call));
+        check_extremes(&s, true);
+        tear_down(&s);
+      }
+    }
+  }
+}
+
+/* What a sum or product of the elements so far is; sums of f32 are kept in double, as PyTorch does. */
+static void check_cumulative(const setup_t* s, bool product) {
+  const tpu_host_buffer_t *x = &s->operands[0], *y = &s->results[0];
+  for (int64_t o = 0; o < s->sizes[0][0]; ++o) {
+    for (int64_t i = 0; i < s->sizes[0][2]; ++i) {
+      double real = product;
+      unsigned __int128 whole = product;
+      for (int64_t e = 0; e < s->sizes[0][1]; ++e) {
+        int64_t at = place_of(s, o, e, i);
+        number_t now = number_at(x->dtype, x->data, at), got = number_at(y->dtype, y->data, at);
+        real = product ? real * now.as_float : real + now.as_float;
+        whole = product ? whole * (unsigned __int128)now.as_int : whole + (unsigned __int128)now.as_int;
+        double expected = x->dtype == TPU_F32 ? (float)real : real;
+        bool same = got.is_float ? got.as_float == expected || (got.is_nan && isnan(expected))
+                    : x->dtype == TPU_I32 ? (int32_t)got.as_int == (int32_t)(uint32_t)whole
+                                          : (int64_t)got.as_int == (int64_t)(uint64_t)whole;
+        if (same) continue;
+        tpu_test_fail(__FILE__, __LINE__, "%s, product %d, place %lld of line (%lld, %lld)",
+                      tpu_dtype_name(x->dtype), product, (long long)e, (long long)o, (long long)i);
+        return;
+      }
+    }
+  }
+}
+
+TPU_TEST(host_cumulative_equals_the_oracle) {
+  static const int64_t shapes[][3] = {{1, 1, 1}, {3, 50, 1}, {1, 3000, 1}, {2, 40, 19}, {2, 0, 3}};
+  static const tpu_dtype_t taken[] = {TPU_F32, TPU_F64, TPU_I32, TPU_I64};
+  uint64_t state = 17;
+  for (int d = 0; d < 4; ++d) {
+    for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); ++k) {
+      for (int p = 0; p < PATTERN_COUNT; ++p) {
+        const int64_t* n = shapes[k];
+        setup_t s;
+        set_up(&s, taken[d], n[0], n[1], n[2], n[1], "unused", 0);
+        fill(taken[d], s.operands[0].data, total(n[0], n[1], n[2]), (pattern_t)p, &state);
+        s.call.result_count = 1;
+        TPU_EXPECT_OK(tpui_host_cumsum(&s.call));
+        check_cumulative(&s, false);
+        TPU_EXPECT_OK(tpui_host_cumprod(&s.call));
+        check_cumulative(&s, true);
+        tear_down(&s);
+      }
+    }
+  }
+}
+
+TPU_TEST(host_scans_refuse_what_does_not_fit) {
+  setup_t s;
+  set_up(&s, TPU_BF16, 1, 4, 1, 4, "unused", 0);
+  memset(s.operands[0].data, 0, 8);
+  s.call.result_count = 1;
+  TPU_EXPECT_CODE(tpui_host_cumsum(&s.call), TPU_UNIMPLEMENTED);
+  s.results[0].dtype = TPU_F16;
+  TPU_EXPECT_CODE(tpui_host_cumprod(&s.call), TPU_INVALID_ARGUMENT);
+  s.results[0].dtype = TPU_BF16;
+  s.call.result_count = 2;
+  TPU_EXPECT_OK(tpui_host_cummax(&s.call));
+  s.results[1].dtype = TPU_I32;
+  TPU_EXPECT_CODE(tpui_host_cummax(&s.call), TPU_INVALID_ARGUMENT);
+  s.results[1].dtype = TPU_I64;
+  s.sizes[1][1] = 3;
+  TPU_EXPECT_CODE(tpui_host_cummin(&s.call), TPU_INVALID_ARGUMENT);
+  tear_down(&s);
+}
+
 /* --- what kernels refuse --- */
 
 TPU_TEST(host_kernels_refuse_what_does_not_fit) {
