@@ -281,7 +281,7 @@ def parse_args():
   parser.add_argument("--steps", type=int, default=300)
   parser.add_argument("--batch", type=int, default=4)
   parser.add_argument("--layers", type=int, default=6)
-  parser.add_argument("--lr", type=float, default=1e-3)
+  parser.add_argument("--lr", type=float, default=3e-3)
   parser.add_argument("--seed", type=int, default=1)
   parser.add_argument("--no-dropout", action="store_true")
   parser.add_argument("--sample", type=int, default=300, help="bytes to generate at the end")

@@ -1,12 +1,12 @@
 #include "adapter.h"
 
-#include <ATen/ops/empty_like.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Generator.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -50,40 +50,55 @@ c10::TypePtr strip_optional(c10::TypePtr type) {
 
 Kind kind_of_list(const c10::ListType& list) {
   switch (strip_optional(list.getElementType())->kind()) {
-    case c10::TypeKind::TensorType: return Kind::kTensorList;
+    case c10::TypeKind::TensorType:
+      return Kind::kTensorList;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
-    case c10::TypeKind::BoolType: return Kind::kInts;
-    default: return Kind::kUnsupported;
+    case c10::TypeKind::BoolType:
+      return Kind::kInts;
+    default:
+      return Kind::kUnsupported;
   }
 }
 
 Kind kind_of(const c10::Argument& arg) {
   if (arg.is_out()) return Kind::kOut;
-  if (arg.name() == "layout" || arg.name() == "device" || arg.name() == "pin_memory") return Kind::kSkip;
+  if (arg.name() == "layout" || arg.name() == "device" || arg.name() == "pin_memory")
+    return Kind::kSkip;
   const c10::TypePtr type = strip_optional(arg.real_type());
   switch (type->kind()) {
-    case c10::TypeKind::TensorType: return Kind::kTensor;
-    case c10::TypeKind::NumberType: return Kind::kScalar;
-    case c10::TypeKind::FloatType: return Kind::kFloat;
+    case c10::TypeKind::TensorType:
+      return Kind::kTensor;
+    case c10::TypeKind::NumberType:
+      return Kind::kScalar;
+    case c10::TypeKind::FloatType:
+      return Kind::kFloat;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
     case c10::TypeKind::BoolType:
-    case c10::TypeKind::MemoryFormatType: return Kind::kInt;
-    case c10::TypeKind::ScalarTypeType: return Kind::kDtype;
-    case c10::TypeKind::StringType: return Kind::kText;
-    case c10::TypeKind::GeneratorType: return Kind::kGenerator;
+    case c10::TypeKind::MemoryFormatType:
+      return Kind::kInt;
+    case c10::TypeKind::ScalarTypeType:
+      return Kind::kDtype;
+    case c10::TypeKind::StringType:
+      return Kind::kText;
+    case c10::TypeKind::GeneratorType:
+      return Kind::kGenerator;
     case c10::TypeKind::LayoutType:
-    case c10::TypeKind::DeviceObjType: return Kind::kSkip;
-    case c10::TypeKind::ListType: return kind_of_list(type->expectRef<c10::ListType>());
-    default: return Kind::kUnsupported;
+    case c10::TypeKind::DeviceObjType:
+      return Kind::kSkip;
+    case c10::TypeKind::ListType:
+      return kind_of_list(type->expectRef<c10::ListType>());
+    default:
+      return Kind::kUnsupported;
   }
 }
 
 // Numbers that scale a result rather than take part in it do not promote: add(bool, bool, alpha=1)
 // is bool.
 bool promotes(const c10::Argument& arg) {
-  return arg.name() != "alpha" && arg.name() != "beta" && arg.name() != "value" && arg.name() != "weight";
+  return arg.name() != "alpha" && arg.name() != "beta" && arg.name() != "value" &&
+         arg.name() != "weight";
 }
 
 // All overloads of an ATen name, from one walk over the dispatcher.
@@ -127,7 +142,8 @@ class Overload {
   bool add_argument(Call* call, size_t i, const c10::IValue& value,
                     std::optional<at::Generator>* generator) const;
   int64_t random_numel(const c10::IValue* args) const;
-  void append_random(Call* call, const c10::IValue* args, const std::optional<at::Generator>& generator) const;
+  void append_random(Call* call, const c10::IValue* args,
+                     const std::optional<at::Generator>& generator) const;
   tpu_dtype_t compute_dtype(const c10::IValue* args) const;
   bool ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const;
   void run_functional(torch::jit::Stack* stack);
@@ -156,7 +172,10 @@ class Overload {
 };
 
 Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
-    : op_(op), question_(question_for(op)), row_(row), flags_(tpu_op_info(row)->flags),
+    : op_(op),
+      question_(question_for(op)),
+      row_(row),
+      flags_(tpu_op_info(row)->flags),
       check_numbers_(distribution_check(op.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
@@ -165,13 +184,16 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
     kinds_.push_back(kind);
     promotes_.push_back(promotes(arg));
     if (kind == Kind::kOut) ++out_count_;
-    if (kind == Kind::kUnsupported) obstacle_ = "argument '" + arg.name() + "' has an unsupported type";
+    if (kind == Kind::kUnsupported)
+      obstacle_ = "argument '" + arg.name() + "' has an unsupported type";
     if (kind != Kind::kOut && is_write(arg)) ++written;
   }
   return_count_ = schema.returns().size();
   for (const c10::Argument& result : schema.returns()) {
-    if (result.type()->kind() != c10::TypeKind::TensorType) obstacle_ = "returns something else than tensors";
-    if (written == 0 && out_count_ == 0 && result.alias_info() != nullptr) obstacle_ = "returns a view";
+    if (result.type()->kind() != c10::TypeKind::TensorType)
+      obstacle_ = "returns something else than tensors";
+    if (written == 0 && out_count_ == 0 && result.alias_info() != nullptr)
+      obstacle_ = "returns a view";
   }
   if (out_count_ > 0) {
     variant_ = TPU_CALL_OUT;
@@ -179,7 +201,8 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
     find_functional();
   } else if (written > 0) {
     variant_ = TPU_CALL_IN_PLACE;
-    if (written > 1 || return_count_ != 1 || kinds_[0] != Kind::kTensor || !is_write(schema.arguments()[0])) {
+    if (written > 1 || return_count_ != 1 || kinds_[0] != Kind::kTensor ||
+        !is_write(schema.arguments()[0])) {
       obstacle_ = "writes to other arguments than the first";
     }
   }
@@ -236,7 +259,8 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
         ints.push_back(value.isBool() ? value.toBool() : value.toInt());
       } else {
         for (const c10::IValue& item : value.toListRef()) {
-          ints.push_back(item.isBool() ? item.toBool() : item.toSymInt().guard_int(__FILE__, __LINE__));
+          ints.push_back(item.isBool() ? item.toBool()
+                                       : item.toSymInt().guard_int(__FILE__, __LINE__));
         }
       }
       call->attr_ints(ints);
@@ -250,8 +274,10 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
       if (!value.isNone()) *generator = value.toGenerator();
       return true;
     case Kind::kOut:
-    case Kind::kSkip: return true;
-    case Kind::kUnsupported: return false;
+    case Kind::kSkip:
+      return true;
+    case Kind::kUnsupported:
+      return false;
   }
   return false;
 }
@@ -296,7 +322,8 @@ tpu_dtype_t Overload::compute_dtype(const c10::IValue* args) const {
   for (size_t i = 0; i < kinds_.size(); ++i) {
     if (args[i].isNone() || !promotes_[i]) continue;
     if (kinds_[i] == Kind::kTensor) {
-      if (args[i].toTensor().defined()) state = at::native::update_result_type_state(args[i].toTensor(), state);
+      if (args[i].toTensor().defined())
+        state = at::native::update_result_type_state(args[i].toTensor(), state);
     } else if (kinds_[i] == Kind::kScalar) {
       state = at::native::update_result_type_state(args[i].toScalar(), state);
     } else if (kinds_[i] == Kind::kTensorList) {
@@ -386,8 +413,8 @@ void Overload::run_overwrite_functional(torch::jit::Stack* stack) {
   stack->emplace_back(result);
 }
 
-// Computed as the functional form into new storages, then written: one more record, which fuses, and
-// none of the resize-while-recording cases.
+// Computed as the functional form into new storages, then written: one more record, which fuses,
+// and none of the resize-while-recording cases.
 void Overload::run_out(torch::jit::Stack* stack) {
   const c10::IValue* args = arguments(*stack);
   Call call(row_);
@@ -400,7 +427,8 @@ void Overload::run_out(torch::jit::Stack* stack) {
     if (kinds_[i] != Kind::kOut) continue;
     outs.push_back(args[i].toTensor());
     if (!is_tpu(outs.back())) throw_device_mismatch(outs.back().device());
-    // Without a functional twin the results take the outs' dtypes, which must then be part of the key.
+    // Without a functional twin the results take the outs' dtypes, which must then be part of the
+    // key.
     if (!functional_.has_value()) call.attr_dtype(outs.back().scalar_type());
   }
   for (size_t k = 0; k < return_count_; ++k) call.result();
@@ -448,8 +476,12 @@ void Overload::run(torch::jit::Stack* stack) {
         run_functional(stack);
       }
       break;
-    case TPU_CALL_IN_PLACE: run_in_place(stack); break;
-    case TPU_CALL_OUT: run_out(stack); break;
+    case TPU_CALL_IN_PLACE:
+      run_in_place(stack);
+      break;
+    case TPU_CALL_OUT:
+      run_out(stack);
+      break;
   }
   for (size_t k = 0; check_results && k < return_count_; ++k) {
     check_finite_result((*stack)[stack->size() - return_count_ + k].toTensor(),
@@ -458,8 +490,9 @@ void Overload::run(torch::jit::Stack* stack) {
 }
 
 void write_out(const at::Tensor& result, const at::Tensor& out) {
-  TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
-              " can't be cast to the desired output type ", out.scalar_type());
+  TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ",
+              result.scalar_type(), " can't be cast to the desired output type ",
+              out.scalar_type());
   const bool resized = at::native::resize_output(out, result.sizes());
   if (resized && !result.is_contiguous()) {
     out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
@@ -516,7 +549,8 @@ void register_row(torch::Library& m, tpu_op_t row) {
       unregistered().push_back(name + ": no such ATen overload");
     } else if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                !op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)) {
-      unregistered().push_back(name + ": composite with autograd of its parts; a kernel would lose it");
+      unregistered().push_back(name +
+                               ": composite with autograd of its parts; a kernel would lose it");
     } else {
       m.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(row)));
     }

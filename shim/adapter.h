@@ -39,8 +39,8 @@ const std::vector<std::string>& unregistered_ops();
 // True for overloads that another file of the shim registers (hot.cpp, manual*.cpp, views.cpp).
 bool has_own_kernel(const std::string& name);
 
-// Writes `result` to an out= argument as PyTorch does: checks that the dtype can be cast, resizes if
-// the shape differs (with PyTorch's warning), keeps the caller's strides.
+// Writes `result` to an out= argument as PyTorch does: checks that the dtype can be cast, resizes
+// if the shape differs (with PyTorch's warning), keeps the caller's strides.
 void write_out(const at::Tensor& result, const at::Tensor& out);
 
 }  // namespace tpu_shim

@@ -27,16 +27,19 @@ at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at:
   double count = std::ceil((to - from) / by);
   if (integral && start.isIntegral(false) && end.isIntegral(false) && step.isIntegral(false)) {
     const int64_t sign = step.toLong() > 0 ? 1 : -1;
-    count = static_cast<double>((end.toLong() - start.toLong() + step.toLong() - sign) / step.toLong());
+    count =
+        static_cast<double>((end.toLong() - start.toLong() + step.toLong() - sign) / step.toLong());
   }
   TORCH_CHECK(count >= 0 && count <= 9.2e18, "invalid size, possible overflow?");
   const int64_t size = static_cast<int64_t>(count);
   if (out.numel() != size) {
     if (out.numel() > 0) {
-      TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
-                 " which does not match the computed number of elements ", size,
-                 ". Note that this may occur as a result of rounding error. The out tensor will be resized "
-                 "to a tensor of shape (", size, ",).");
+      TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ",
+                 out.numel(), " which does not match the computed number of elements ", size,
+                 ". Note that this may occur as a result of rounding error. The out tensor will be "
+                 "resized "
+                 "to a tensor of shape (",
+                 size, ",).");
     }
     out.resize_({size});
   }

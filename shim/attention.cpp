@@ -16,14 +16,16 @@ namespace {
 
 using OptT = const std::optional<at::Tensor>&;
 
-int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, OptT mask,
-                         double, bool, std::optional<double>, bool) {
+int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         OptT mask, double, bool, std::optional<double>, bool) {
   const bool plain = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && !query.is_nested() &&
-                     !key.is_nested() && !value.is_nested() && query.numel() > 0 && key.numel() > 0 &&
-                     query.scalar_type() == key.scalar_type() && query.scalar_type() == value.scalar_type();
+                     !key.is_nested() && !value.is_nested() && query.numel() > 0 &&
+                     key.numel() > 0 && query.scalar_type() == key.scalar_type() &&
+                     query.scalar_type() == value.scalar_type();
   const bool use_ours = plain && at::globalContext().userEnabledOverrideableSDP();
   if (use_ours) return static_cast<int64_t>(at::SDPBackend::overrideable);
-  TORCH_CHECK(at::globalContext().userEnabledMathSDP(), "No available attention kernel on the tpu device "
+  TORCH_CHECK(at::globalContext().userEnabledMathSDP(),
+              "No available attention kernel on the tpu device "
               "for these inputs: torch.nn.attention.sdpa_kernel excludes MATH and OVERRIDEABLE");
   return static_cast<int64_t>(at::SDPBackend::math);
 }
@@ -36,8 +38,8 @@ void add_dropout(Call* call, double dropout_p, std::optional<double> scale) {
   scale.has_value() ? call->number(*scale) : call->none();
 }
 
-Forward attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, OptT bias,
-                  double dropout_p, bool is_causal, bool, std::optional<double> scale) {
+Forward attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                  OptT bias, double dropout_p, bool is_causal, bool, std::optional<double> scale) {
   std::vector<int64_t> out_sizes = query.sizes().vec();
   out_sizes.back() = value.size(-1);
   const std::vector<int64_t> lse_sizes(out_sizes.begin(), out_sizes.end() - 1);
@@ -58,15 +60,16 @@ Forward attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
   const bool wide = query.scalar_type() == at::kDouble;
   call.result(contiguous_meta(lse_sizes, wide ? at::kDouble : at::kFloat));
   call.result(number).result(number).record();
-  return Forward(call.take(0), call.take(1), at::Tensor(), at::Tensor(), query.size(-2), key.size(-2),
-                 call.take(2), call.take(3), at::Tensor());
+  return Forward(call.take(0), call.take(1), at::Tensor(), at::Tensor(), query.size(-2),
+                 key.size(-2), call.take(2), call.take(3), at::Tensor());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& bias, std::array<bool, 4> mask, const at::Tensor& out, const at::Tensor& logsumexp,
-    const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt, double dropout_p, bool is_causal,
-    const at::Tensor& seed, const at::Tensor& offset, std::optional<double> scale) {
+    const at::Tensor& bias, std::array<bool, 4> mask, const at::Tensor& out,
+    const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
+    double dropout_p, bool is_causal, const at::Tensor& seed, const at::Tensor& offset,
+    std::optional<double> scale) {
   const int64_t flags[4] = {mask[0], mask[1], mask[2], mask[3]};
   Call call(TPU_OP_SDPA_BACKWARD);
   call.tensor(grad).tensor(query).tensor(key).tensor(value);

@@ -1,4 +1,5 @@
-// Autocast: CUDA's op lists, with bfloat16 as the default low precision (set from Python at import).
+// Autocast: CUDA's op lists, with bfloat16 as the default low precision (set from Python at
+// import).
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
@@ -6,10 +7,14 @@ namespace at::autocast {
 
 namespace {
 
-Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&, int64_t) {
-  TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: "
-              "their input may not be representable in the low precision. Use "
-              "binary_cross_entropy_with_logits or BCEWithLogitsLoss, or disable autocast around the call.");
+Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                                   int64_t) {
+  TORCH_CHECK(
+      false,
+      "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: "
+      "their input may not be representable in the low precision. Use "
+      "binary_cross_entropy_with_logits or BCEWithLogitsLoss, or disable autocast around the "
+      "call.");
   return {};
 }
 

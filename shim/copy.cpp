@@ -36,7 +36,8 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
 }
 
 void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
-  const bool plain = !source.is_conj() && !source.is_neg() && !destination.is_conj() && !destination.is_neg();
+  const bool plain =
+      !source.is_conj() && !source.is_neg() && !destination.is_conj() && !destination.is_neg();
   // A number travels as a program argument: no buffer, and no new program when it changes.
   if (plain && source.numel() == 1 && !c10::isComplexType(source.scalar_type()) &&
       dtype_from(source.scalar_type()) != TPU_DTYPE_INVALID) {
@@ -57,10 +58,12 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
 }
 
 void device_to_host(const at::Tensor& source, const at::Tensor& destination) {
-  const bool direct = destination.is_contiguous() && destination.scalar_type() == source.scalar_type() &&
-                      source.is_conj() == destination.is_conj() && source.is_neg() == destination.is_neg();
-  at::Tensor host = direct ? destination
-                           : at::empty(source.sizes(), at::TensorOptions(source.scalar_type()).device(at::kCPU));
+  const bool direct =
+      destination.is_contiguous() && destination.scalar_type() == source.scalar_type() &&
+      source.is_conj() == destination.is_conj() && source.is_neg() == destination.is_neg();
+  at::Tensor host =
+      direct ? destination
+             : at::empty(source.sizes(), at::TensorOptions(source.scalar_type()).device(at::kCPU));
   read_tensor(source, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
   if (direct) return;
   host._set_conj(source.is_conj());
@@ -106,8 +109,8 @@ tpu_meta_id_t copy_meta(const at::Tensor& self, c10::ScalarType type,
   if (format == at::MemoryFormat::Contiguous) return contiguous_meta(self.sizes(), type);
   if (format != at::MemoryFormat::Preserve || !self.is_non_overlapping_and_dense()) return 0;
   tpu_meta_id_t id = 0;
-  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(type), static_cast<int>(self.dim()), self.sizes().data(),
-                                     self.strides().data(), &id));
+  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(type), static_cast<int>(self.dim()),
+                                     self.sizes().data(), self.strides().data(), &id));
   return id;
 }
 
@@ -125,8 +128,9 @@ at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> memory_
   return meta != 0 ? converted(self, meta) : at::native::clone(self, memory_format);
 }
 
-at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                   std::optional<at::Device> device, std::optional<bool> pin_memory, bool non_blocking,
+at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
+                   std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory, bool non_blocking,
                    std::optional<at::MemoryFormat> memory_format) {
   const bool stays = is_tpu(self) && (!device.has_value() || device->type() == kTpu) &&
                      layout.value_or(c10::kStrided) == c10::kStrided && !pin_memory.value_or(false);
@@ -138,7 +142,8 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype, 
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(),
+              " elements cannot be converted to Scalar");
   alignas(16) unsigned char bytes[16] = {};
   read_tensor(self, bytes, static_cast<int64_t>(self.itemsize()));
   at::Tensor number = at::empty({}, at::TensorOptions(self.scalar_type()).device(at::kCPU));
@@ -147,10 +152,12 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(), "Expected all tensors to be on the same device, but found "
-              "at least two devices, ", self.device(), " and ", other.device(), "!");
-  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ", self.dtype(),
-              " but got data type ", other.dtype(), " for argument 'other'");
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found "
+              "at least two devices, ",
+              self.device(), " and ", other.device(), "!");
+  TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ",
+              self.dtype(), " but got data type ", other.dtype(), " for argument 'other'");
   if (self.sizes() != other.sizes()) return false;
   if (self.numel() == 0) return true;
   return at::all(at::eq(self, other)).item<bool>();
@@ -168,8 +175,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("equal", TORCH_FN(equal));
 }
 
-// The kernels above honour the bits themselves; core's fallback for them would copy again, endlessly.
-TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
-TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
+// The kernels above honour the bits themselves; core's fallback for them would copy again,
+// endlessly.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
 
 }  // namespace tpu_shim

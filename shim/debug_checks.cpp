@@ -2,9 +2,9 @@
 
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/TensorBase.h>
+#include <ATen/ops/all.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/all.h>
 #include <ATen/ops/item.h>
 
 #include "storage.h"
@@ -15,8 +15,10 @@ namespace {
 
 at::Tensor to_host(const at::Tensor& tensor) {
   if (!is_tpu(tensor)) return tensor;
-  at::Tensor host = at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
-  if (host.numel() > 0) read_tensor(tensor, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
+  at::Tensor host =
+      at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
+  if (host.numel() > 0)
+    read_tensor(tensor, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
   return host;
 }
 
@@ -46,11 +48,20 @@ void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negati
   const at::Tensor host = to_host(index).contiguous();
   const int64_t lowest = negative ? -size : 0;
   switch (host.scalar_type()) {
-    case at::kLong: check_values<int64_t>(host, dim, size, lowest); break;
-    case at::kInt: check_values<int32_t>(host, dim, size, lowest); break;
-    case at::kShort: check_values<int16_t>(host, dim, size, lowest); break;
-    case at::kChar: check_values<int8_t>(host, dim, size, lowest); break;
-    default: break;  // other dtypes are no indices; the op itself complains
+    case at::kLong:
+      check_values<int64_t>(host, dim, size, lowest);
+      break;
+    case at::kInt:
+      check_values<int32_t>(host, dim, size, lowest);
+      break;
+    case at::kShort:
+      check_values<int16_t>(host, dim, size, lowest);
+      break;
+    case at::kChar:
+      check_values<int8_t>(host, dim, size, lowest);
+      break;
+    default:
+      break;  // other dtypes are no indices; the op itself complains
   }
 }
 
@@ -83,10 +94,11 @@ void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue*
     const int64_t dim = scores.dim() == 1 ? 0 : 1;
     const at::Tensor host = to_host(args[target].toTensor());
     const int64_t skip = args[ignore].toInt();
-    const int64_t* values = host.scalar_type() == at::kLong ? host.const_data_ptr<int64_t>() : nullptr;
+    const int64_t* values =
+        host.scalar_type() == at::kLong ? host.const_data_ptr<int64_t>() : nullptr;
     for (int64_t i = 0; values != nullptr && i < host.numel(); ++i) {
-      TORCH_CHECK_INDEX(values[i] == skip || (values[i] >= 0 && values[i] < scores.size(dim)), "Target ",
-                        values[i], " is out of bounds.");
+      TORCH_CHECK_INDEX(values[i] == skip || (values[i] >= 0 && values[i] < scores.size(dim)),
+                        "Target ", values[i], " is out of bounds.");
     }
   }
 }
@@ -96,7 +108,8 @@ bool check_nonfinite_enabled() { return tpu_env_bool(TPU_ENV_CHECK_NONFINITE); }
 namespace {
 bool is_finite(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.numel() == 0) return true;
-  if (!at::isFloatingType(tensor.scalar_type()) && !at::isComplexType(tensor.scalar_type())) return true;
+  if (!at::isFloatingType(tensor.scalar_type()) && !at::isComplexType(tensor.scalar_type()))
+    return true;
   return at::isfinite(to_host(tensor)).all().item<bool>();
 }
 }  // namespace
@@ -114,7 +127,8 @@ bool arguments_finite(const c10::IValue* args, size_t count) {
 }
 
 void check_finite_result(const at::Tensor& result, const std::string& op_name) {
-  TORCH_CHECK(is_finite(result), "'", op_name, "' made NaN or infinity from finite inputs "
+  TORCH_CHECK(is_finite(result), "'", op_name,
+              "' made NaN or infinity from finite inputs "
               "(TORCH_TPU_CHECK_NONFINITE=1)");
 }
 

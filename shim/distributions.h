@@ -9,8 +9,8 @@ namespace tpu_shim {
 
 using DistributionCheck = void (*)(const c10::IValue* args);
 
-// The check for an operation, or nullptr. Numbers are no part of a signature, so PyTorch's own checks see
-// only a signature's first call.
+// The check for an operation, or nullptr. Numbers are no part of a signature, so PyTorch's own
+// checks see only a signature's first call.
 DistributionCheck distribution_check(const c10::OperatorName& name);
 
 }  // namespace tpu_shim

@@ -28,9 +28,10 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void refuse_sparse(const c10::OperatorHandle& op, torch::jit::Stack*) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "'", op.schema().operator_name(),
-                              "' with sparse tensors is not supported on the tpu device; use .to_dense() "
-                              "or move the tensor to the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "'", op.schema().operator_name(),
+      "' with sparse tensors is not supported on the tpu device; use .to_dense() "
+      "or move the tensor to the CPU");
 }
 
 }  // namespace
@@ -44,10 +45,12 @@ void note_host_run(const std::string& name) {
   const char* text = tpu_env_text(TPU_ENV_FALLBACK);
   const std::string_view mode = text != nullptr ? text : "allow";
   TORCH_CHECK_NOT_IMPLEMENTED(
-      mode != "error", "'", name, "' has no tpu kernel and TORCH_TPU_FALLBACK=error forbids running it on "
+      mode != "error", "'", name,
+      "' has no tpu kernel and TORCH_TPU_FALLBACK=error forbids running it on "
       "the host; set TORCH_TPU_FALLBACK=allow, or move its inputs to the CPU");
   if (mode == "warn" && first) {
-    TORCH_WARN("'", name, "' has no tpu kernel and runs on the host (TORCH_TPU_FALLBACK=warn reports each "
+    TORCH_WARN("'", name,
+               "' has no tpu kernel and runs on the host (TORCH_TPU_FALLBACK=warn reports each "
                "op once)");
   }
   if (first) tpu_log(TPU_LOG_FALLBACK, "%s runs on the host", name.c_str());

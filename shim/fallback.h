@@ -1,5 +1,5 @@
-// Ops without a row of their own run on the host: arguments are copied there, PyTorch's CPU kernel runs,
-// results come back. Counted per op; TORCH_TPU_FALLBACK=error makes it NotImplementedError.
+// Ops without a row of their own run on the host: arguments are copied there, PyTorch's CPU kernel
+// runs, results come back. Counted per op; TORCH_TPU_FALLBACK=error makes it NotImplementedError.
 #ifndef TPU_SHIM_FALLBACK_H_
 #define TPU_SHIM_FALLBACK_H_
 

@@ -54,7 +54,9 @@ GeneratorImpl* GeneratorImpl::clone_impl() const {
   return copy;
 }
 
-at::Generator new_generator(c10::DeviceIndex index) { return at::make_generator<GeneratorImpl>(index); }
+at::Generator new_generator(c10::DeviceIndex index) {
+  return at::make_generator<GeneratorImpl>(index);
+}
 
 const at::Generator& default_generator() {
   static const at::Generator* generator = new at::Generator(new_generator(0));

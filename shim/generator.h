@@ -39,8 +39,8 @@ struct PhiloxState {
   uint64_t seed;
   uint64_t offset;
 };
-// Takes the numbers for `numel` elements from the generator given or the default one. Throws when the
-// generator is another device's.
+// Takes the numbers for `numel` elements from the generator given or the default one. Throws when
+// the generator is another device's.
 PhiloxState reserve_random(const std::optional<at::Generator>& generator, int64_t numel);
 
 }  // namespace tpu_shim

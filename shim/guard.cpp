@@ -1,8 +1,9 @@
 // Device guard: current device, streams and events.
 //
 // The engine runs everything in program order, so there is one stream per device and waiting for an
-// event means waiting for everything recorded before it. New streams share that order: they are names,
-// not queues. An event is a point in the recording order: recording it launches what is pending.
+// event means waiting for everything recorded before it. New streams share that order: they are
+// names, not queues. An event is a point in the recording order: recording it launches what is
+// pending.
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -54,10 +55,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     c10::DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
     int index = 0;
-#define TPU_CAPABILITY(type, name)                                         \
-  if (dtype_from(c10::ScalarType::name) != TPU_DTYPE_INVALID) {            \
-    capability.capability_data.capability_bits |= uint64_t{1} << index;    \
-  }                                                                        \
+#define TPU_CAPABILITY(type, name)                                      \
+  if (dtype_from(c10::ScalarType::name) != TPU_DTYPE_INVALID) {         \
+    capability.capability_data.capability_bits |= uint64_t{1} << index; \
+  }                                                                     \
   ++index;
     AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(TPU_CAPABILITY)
 #undef TPU_CAPABILITY
@@ -89,7 +90,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream&) const override { flush(true); }
   void synchronizeDevice(c10::DeviceIndex) const override { flush(true); }
 
-  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag flag) const override {
+  void record(void** event, const c10::Stream&, c10::DeviceIndex,
+              c10::EventFlag flag) const override {
     if (*event == nullptr) *event = new Event();
     auto* e = static_cast<Event*>(*event);
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
@@ -145,8 +147,8 @@ c10::DeviceIndex current_device() { return t_device; }
 
 void set_current_device(c10::DeviceIndex index) {
   if (index < 0) return;  // "the current one"
-  TORCH_CHECK(index < device_count(), "invalid tpu device index ", static_cast<int>(index), ": there are ",
-              static_cast<int>(device_count()), " devices");
+  TORCH_CHECK(index < device_count(), "invalid tpu device index ", static_cast<int>(index),
+              ": there are ", static_cast<int>(device_count()), " devices");
   t_device = index;
 }
 

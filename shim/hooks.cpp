@@ -30,7 +30,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return default_generator();
   }
-  at::Generator getNewGenerator(c10::DeviceIndex index) const override { return new_generator(index); }
+  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    return new_generator(index);
+  }
   at::Device getDeviceFromPtr(void*) const override { return c10::Device(kTpu, current_device()); }
   bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
   at::Allocator* getPinnedMemoryAllocator() const override { return host_allocator(); }

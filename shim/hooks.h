@@ -10,7 +10,8 @@ namespace tpu_shim {
 c10::DeviceIndex device_count() noexcept;
 // Of the calling thread.
 c10::DeviceIndex current_device();
-// Negative means the current one and changes nothing; RuntimeError for an index that does not exist.
+// Negative means the current one and changes nothing; RuntimeError for an index that does not
+// exist.
 void set_current_device(c10::DeviceIndex index);
 
 }  // namespace tpu_shim

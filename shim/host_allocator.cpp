@@ -44,8 +44,8 @@ struct Allocator final : at::HostAllocator {
     if (nbytes == 0) return {nullptr, nullptr, &free_block, c10::Device(c10::kCPU)};
     const size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
     void* pointer = rounded >= nbytes ? std::aligned_alloc(kAlignment, rounded) : nullptr;
-    TORCH_CHECK_WITH(OutOfMemoryError, pointer != nullptr, "out of host memory: cannot pin ", nbytes,
-                     " bytes");
+    TORCH_CHECK_WITH(OutOfMemoryError, pointer != nullptr, "out of host memory: cannot pin ",
+                     nbytes, " bytes");
     Blocks& all = blocks();
     std::lock_guard<std::mutex> lock(all.mutex);
     all.sizes.emplace(static_cast<const char*>(pointer), nbytes);

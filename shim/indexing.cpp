@@ -1,5 +1,5 @@
-// Operations whose result size depends on data, and boolean masks as indices. Sizes must be known on the
-// host, so the mask is read there; the work on the values stays on the device.
+// Operations whose result size depends on data, and boolean masks as indices. Sizes must be known
+// on the host, so the mask is read there; the work on the values stays on the device.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -20,7 +20,8 @@ using OptionalTensors = c10::List<std::optional<at::Tensor>>;
 
 at::Tensor nonzero_on_host(const at::Tensor& self) {
   at::Tensor host = at::empty(self.sizes(), at::TensorOptions(self.scalar_type()).device(at::kCPU));
-  if (host.numel() > 0) read_tensor(self, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
+  if (host.numel() > 0)
+    read_tensor(self, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
   return at::nonzero(host).to(self.device());
 }
 
@@ -28,12 +29,13 @@ bool is_mask(const at::Tensor& index) {
   return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
 }
 
-void check_mask(const at::Tensor& self, const at::Tensor& mask, int64_t first_dim, size_t position) {
+void check_mask(const at::Tensor& self, const at::Tensor& mask, int64_t first_dim,
+                size_t position) {
   for (int64_t j = 0; j < mask.dim(); ++j) {
     TORCH_CHECK_INDEX(first_dim + j < self.dim() && mask.size(j) == self.size(first_dim + j),
                       "The shape of the mask ", mask.sizes(), " at index ", j,
-                      " does not match the shape of the indexed tensor ", self.sizes(), " at index ",
-                      first_dim + j);
+                      " does not match the shape of the indexed tensor ", self.sizes(),
+                      " at index ", first_dim + j);
   }
 }
 
@@ -51,7 +53,8 @@ OptionalTensors device_indices(const at::Tensor& self, const OptionalTensors& gi
     const at::Tensor& index = *item;
     if (is_mask(index)) {
       check_mask(self, index, dim, i);
-      const at::Tensor places = is_tpu(index) ? nonzero_on_host(index) : at::nonzero(index).to(self.device());
+      const at::Tensor places =
+          is_tpu(index) ? nonzero_on_host(index) : at::nonzero(index).to(self.device());
       for (int64_t j = 0; j < index.dim(); ++j) result.push_back(places.select(1, j));
       dim += index.dim();
       continue;
@@ -61,8 +64,8 @@ OptionalTensors device_indices(const at::Tensor& self, const OptionalTensors& gi
     result.push_back(index.to(self.device(), at::kLong));
     ++dim;
   }
-  TORCH_CHECK_INDEX(dim <= self.dim(), "too many indices for tensor of dimension ", self.dim(), " (got ",
-                    dim, ")");
+  TORCH_CHECK_INDEX(dim <= self.dim(), "too many indices for tensor of dimension ", self.dim(),
+                    " (got ", dim, ")");
   return result;
 }
 
@@ -71,7 +74,8 @@ void check_in_debug(const at::Tensor& self, const OptionalTensors& indices) {
   for (size_t i = 0; i < indices.size(); ++i) {
     const std::optional<at::Tensor> index = indices.get(i);
     const int64_t dim = static_cast<int64_t>(i);
-    if (index.has_value() && index->defined()) check_index(*index, dim, self.size(dim), /*negative=*/true);
+    if (index.has_value() && index->defined())
+      check_index(*index, dim, self.size(dim), /*negative=*/true);
   }
 }
 
@@ -93,7 +97,8 @@ bool put_by_mask(const at::Tensor& self, const OptionalTensors& given, const at:
                  bool accumulate) {
   if (accumulate || values.numel() != 1 || given.size() != 1) return false;
   const std::optional<at::Tensor> item = given.get(0);
-  if (!item.has_value() || !item->defined() || item->scalar_type() != at::kBool || !is_tpu(*item)) return false;
+  if (!item.has_value() || !item->defined() || item->scalar_type() != at::kBool || !is_tpu(*item))
+    return false;
   check_mask(self, *item, 0, 0);
   at::Tensor mask = *item;
   while (mask.dim() < self.dim()) mask = mask.unsqueeze(-1);
@@ -104,8 +109,10 @@ bool put_by_mask(const at::Tensor& self, const OptionalTensors& given, const at:
 
 at::Tensor& index_put(at::Tensor& self, const OptionalTensors& given, const at::Tensor& values,
                       bool accumulate, bool unsafe) {
-  TORCH_CHECK(values.scalar_type() == self.scalar_type(), "Index put requires the source and destination "
-              "dtypes match, got ", self.scalar_type(), " for the destination and ", values.scalar_type(),
+  TORCH_CHECK(values.scalar_type() == self.scalar_type(),
+              "Index put requires the source and destination "
+              "dtypes match, got ",
+              self.scalar_type(), " for the destination and ", values.scalar_type(),
               " for the source.");
   if (put_by_mask(self, given, values, accumulate)) return self;
   const OptionalTensors indices = device_indices(self, given);
@@ -131,7 +138,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nonzero", TORCH_FN(nonzero_on_host));
   m.impl("masked_select", TORCH_FN(masked_select));
   if (find_row(NameIndex::text) != TPU_OP_INVALID) m.impl("index.Tensor", TORCH_FN(index_by));
-  if (find_row(NameIndexPut::text) != TPU_OP_INVALID) m.impl("_index_put_impl_", TORCH_FN(index_put));
+  if (find_row(NameIndexPut::text) != TPU_OP_INVALID)
+    m.impl("_index_put_impl_", TORCH_FN(index_put));
 }
 
 }  // namespace tpu_shim

@@ -24,8 +24,9 @@ const c10::DispatchKeySet& hidden_keys() {
                            c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchVmapMode,
                            c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                            c10::DispatchKey::FuncTorchDynamicLayerBackMode,
-                           c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::PythonDispatcher,
-                           c10::DispatchKey::PreDispatch, c10::DispatchKey::Tracer});
+                           c10::DispatchKey::FuncTorchGradWrapper,
+                           c10::DispatchKey::PythonDispatcher, c10::DispatchKey::PreDispatch,
+                           c10::DispatchKey::Tracer});
   return keys;
 }
 
@@ -88,12 +89,14 @@ constexpr int64_t kMaxTwinBytes = int64_t{256} << 20;
 // Zeros on the CPU with this tpu tensor's metadata.
 at::Tensor to_cpu_zeros(const at::Tensor& tensor) {
   if (!tensor.defined() || !is_tpu(tensor)) return tensor;
-  return at::Tensor(at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type()))
+  return at::Tensor(
+             at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type()))
       .zero_();
 }
 
 int64_t bytes_of(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor().defined() ? static_cast<int64_t>(value.toTensor().nbytes()) : 0;
+  if (value.isTensor())
+    return value.toTensor().defined() ? static_cast<int64_t>(value.toTensor().nbytes()) : 0;
   int64_t bytes = 0;
   if (value.isTensorList()) {
     for (const at::Tensor& t : value.toTensorVector()) bytes += static_cast<int64_t>(t.nbytes());
@@ -105,8 +108,10 @@ int64_t bytes_of(const c10::IValue& value) {
 
 at::Tensor to_meta(const at::Tensor& tensor) {
   if (!tensor.defined() || !is_tpu(tensor)) return tensor;
-  at::Tensor meta = at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
-  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  at::Tensor meta =
+      at::detail::empty_strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
   return meta;
 }
 

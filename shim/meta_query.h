@@ -17,9 +17,9 @@ at::Tensor to_meta(const at::Tensor& tensor);
 // The same for every tensor inside; a tpu device becomes the meta device, a generator none.
 c10::IValue to_meta(const c10::IValue& value);
 
-// For when the question itself failed: meta kernels in Python have texts of their own, so the call is
-// made on zeros on the CPU, and its error is the one that users know. Returns if that does not fail (or
-// if the tensors are large).
+// For when the question itself failed: meta kernels in Python have texts of their own, so the call
+// is made on zeros on the CPU, and its error is the one that users know. Returns if that does not
+// fail (or if the tensors are large).
 void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count);
 
 // Calls `op` on what is on the stack (already converted) below autograd, autocast, modes and

@@ -1,28 +1,30 @@
-// torch_tpu._C: what Python needs from the shim. Loading it registers kernels, hooks and allocator with
-// PyTorch; it starts no device and loads no plugin.
+// torch_tpu._C: what Python needs from the shim. Loading it registers kernels, hooks and allocator
+// with PyTorch; it starts no device and loads no plugin.
 //
 //   set_plugin(path: str, platform: str = "cpu") -> None    plugin that the first use loads, unless
-//                                     TORCH_TPU_PJRT_PLUGIN names one; platform "cpu", "tpu" or "cuda"
+//                                     TORCH_TPU_PJRT_PLUGIN names one; platform "cpu", "tpu" or
+//                                     "cuda"
 //   plugin() -> (path, platform) | None     what will be or was loaded
-//   init() -> None                    starts the device now; RuntimeError with the reason if it cannot
-//   is_initialized() -> bool
-//   device_count() -> int             1 when a plugin is known, else 0; starts nothing
-//   current_device() -> int           always 0
-//   set_device(index: int) -> None    RuntimeError for an index that does not exist
-//   device_name() -> str              starts the device
-//   platform_name() -> str            "cpu", "tpu", "cuda"; starts the device
+//   init() -> None                    starts the device now; RuntimeError with the reason if it
+//   cannot is_initialized() -> bool device_count() -> int             1 when a plugin is known,
+//   else 0; starts nothing current_device() -> int           always 0 set_device(index: int) ->
+//   None    RuntimeError for an index that does not exist device_name() -> str              starts
+//   the device platform_name() -> str            "cpu", "tpu", "cuda"; starts the device
 //   plugin_version() -> str           starts the device
 //   flush() -> None                   launches what is recorded
 //   synchronize() -> None             flush, then wait; raises the error of earlier work
 //   get_eager_mode() -> int           0 debug, 1 strict, 2 fused; starts nothing
 //   set_eager_mode(mode: int | str) -> None    0..2 or "debug", "strict", "fused"
 //   memory_stats() -> dict[str, int]  bytes_in_use, bytes_peak, bytes_limit, bytes_total,
-//                                     buffers_in_use, buffers_peak, buffers_total; zeros before init
+//                                     buffers_in_use, buffers_peak, buffers_total; zeros before
+//                                     init
 //   memory_reset_peak() -> None
 //   empty_cache() -> None             flushes, so that dead values are dropped
-//   engine_stats() -> dict[str, int]  records, predicted, flushes, window_hits, window_plans, launches
-//   compile_stats() -> dict           requests, memory_hits, disk_hits, compiles, disk_writes,
-//                                     disk_rejects (int), compile_seconds, disk_load_seconds (float)
+//   engine_stats() -> dict[str, int]  records, predicted, flushes, window_hits, window_plans,
+//   launches compile_stats() -> dict           requests, memory_hits, disk_hits, compiles,
+//   disk_writes,
+//                                     disk_rejects (int), compile_seconds, disk_load_seconds
+//                                     (float)
 //   reset_stats() -> None             engine and compile numbers to zero
 //   fallback_stats() -> dict[str, int]   host runs per op name since start or reset
 //   reset_fallback_stats() -> None
@@ -164,8 +166,10 @@ PyObject* py_get_eager_mode(PyObject*) { return PyLong_FromLong(eager_mode()); }
 tpu_eager_mode_t parse_mode(PyObject* value) {
   if (PyLong_Check(value)) {
     const long mode = PyLong_AsLong(value);
-    TORCH_CHECK_VALUE(mode >= TPU_MODE_DEBUG && mode <= TPU_MODE_FUSED, "eager mode must be 0 (debug), "
-                      "1 (strict) or 2 (fused), not ", mode);
+    TORCH_CHECK_VALUE(mode >= TPU_MODE_DEBUG && mode <= TPU_MODE_FUSED,
+                      "eager mode must be 0 (debug), "
+                      "1 (strict) or 2 (fused), not ",
+                      mode);
     return static_cast<tpu_eager_mode_t>(mode);
   }
   const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
@@ -342,27 +346,49 @@ PyObject* none_binding(PyObject*, PyObject* args) {
 
 #define TPU_METHOD(name) {#name, binding<py_##name>, METH_VARARGS, nullptr}
 #define TPU_NONE_METHOD(name) {#name, none_binding<py_##name>, METH_VARARGS, nullptr}
-PyMethodDef g_methods[] = {
-    TPU_METHOD(set_plugin),       TPU_METHOD(plugin),
-    TPU_NONE_METHOD(init),        TPU_METHOD(is_initialized),
-    TPU_METHOD(device_count),     TPU_METHOD(current_device),
-    TPU_METHOD(set_device),       TPU_METHOD(device_name),
-    TPU_METHOD(platform_name),    TPU_METHOD(plugin_version),
-    TPU_METHOD(after_fork),       TPU_METHOD(flush),
-    TPU_METHOD(synchronize),      TPU_METHOD(get_eager_mode),
-    TPU_NONE_METHOD(set_eager_mode), TPU_METHOD(memory_stats),
-    TPU_METHOD(memory_reset_peak), TPU_NONE_METHOD(empty_cache),
-    TPU_METHOD(engine_stats),     TPU_METHOD(compile_stats),
-    TPU_METHOD(reset_stats),      TPU_METHOD(fallback_stats),
-    TPU_METHOD(decomposition_stats), TPU_METHOD(reset_decomposition_stats),
-    TPU_METHOD(reset_fallback_stats), TPU_METHOD(clear_cache),
-    TPU_METHOD(default_generator), TPU_METHOD(env_table),
-    TPU_METHOD(env_get),          TPU_METHOD(env_override),
-    TPU_METHOD(op_table),         TPU_METHOD(unregistered_ops),
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef g_methods[] = {TPU_METHOD(set_plugin),
+                           TPU_METHOD(plugin),
+                           TPU_NONE_METHOD(init),
+                           TPU_METHOD(is_initialized),
+                           TPU_METHOD(device_count),
+                           TPU_METHOD(current_device),
+                           TPU_METHOD(set_device),
+                           TPU_METHOD(device_name),
+                           TPU_METHOD(platform_name),
+                           TPU_METHOD(plugin_version),
+                           TPU_METHOD(after_fork),
+                           TPU_METHOD(flush),
+                           TPU_METHOD(synchronize),
+                           TPU_METHOD(get_eager_mode),
+                           TPU_NONE_METHOD(set_eager_mode),
+                           TPU_METHOD(memory_stats),
+                           TPU_METHOD(memory_reset_peak),
+                           TPU_NONE_METHOD(empty_cache),
+                           TPU_METHOD(engine_stats),
+                           TPU_METHOD(compile_stats),
+                           TPU_METHOD(reset_stats),
+                           TPU_METHOD(fallback_stats),
+                           TPU_METHOD(decomposition_stats),
+                           TPU_METHOD(reset_decomposition_stats),
+                           TPU_METHOD(reset_fallback_stats),
+                           TPU_METHOD(clear_cache),
+                           TPU_METHOD(default_generator),
+                           TPU_METHOD(env_table),
+                           TPU_METHOD(env_get),
+                           TPU_METHOD(env_override),
+                           TPU_METHOD(op_table),
+                           TPU_METHOD(unregistered_ops),
+                           {nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef g_module = {PyModuleDef_HEAD_INIT, "torch_tpu._C", "The PyTorch side of the tpu device.", -1,
-                        g_methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
+                        "torch_tpu._C",
+                        "The PyTorch side of the tpu device.",
+                        -1,
+                        g_methods,
+                        nullptr,
+                        nullptr,
+                        nullptr,
+                        nullptr};
 
 }  // namespace
 

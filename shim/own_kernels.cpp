@@ -6,7 +6,7 @@ namespace tpu_shim {
 
 namespace {
 constexpr const char* kNames[] = {"index.Tensor", "_index_put_impl_", "nonzero", "masked_select",
-                                   "convolution_backward_overrideable"};
+                                  "convolution_backward_overrideable"};
 }
 
 bool has_own_kernel(const std::string& name) {

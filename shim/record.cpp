@@ -18,16 +18,18 @@ tpu_meta_id_t absent_meta() {
 
 tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
   tpu_meta_id_t id = 0;
-  TPU_THROW_IF_ERROR(tpu_meta_intern_contiguous(checked_dtype(dtype), static_cast<int>(sizes.size()),
-                                                sizes.data(), &id));
+  TPU_THROW_IF_ERROR(tpu_meta_intern_contiguous(checked_dtype(dtype),
+                                                static_cast<int>(sizes.size()), sizes.data(), &id));
   return id;
 }
 
 tpu_meta_id_t result_meta_of(const at::Tensor& tensor) {
-  if (!tensor.is_non_overlapping_and_dense()) return contiguous_meta(tensor.sizes(), tensor.scalar_type());
+  if (!tensor.is_non_overlapping_and_dense())
+    return contiguous_meta(tensor.sizes(), tensor.scalar_type());
   tpu_meta_id_t id = 0;
-  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(tensor.scalar_type()), static_cast<int>(tensor.dim()),
-                                     tensor.sizes().data(), tensor.strides().data(), &id));
+  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(tensor.scalar_type()),
+                                     static_cast<int>(tensor.dim()), tensor.sizes().data(),
+                                     tensor.strides().data(), &id));
   return id;
 }
 
@@ -46,7 +48,8 @@ void Call::complex_number(const at::Scalar& value, bool wrapped) {
   at::Tensor host = at::empty({}, at::TensorOptions(at::kComplexDouble).device(at::kCPU));
   *static_cast<c10::complex<double>*>(host.mutable_data_ptr()) = value.toComplexDouble();
   kept_.push_back(host.to(c10::Device(kTpu, 0)));
-  complex_numbers_ = complex_numbers_ * 64 + static_cast<int64_t>(operands_.size()) * 2 + (wrapped ? 1 : 0);
+  complex_numbers_ =
+      complex_numbers_ * 64 + static_cast<int64_t>(operands_.size()) * 2 + (wrapped ? 1 : 0);
   tensor_operand(kept_.back(), &operands_.back());
 }
 

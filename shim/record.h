@@ -39,8 +39,8 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   // --- operands ---
-  // A tpu tensor, a 0-dim CPU tensor (as a number) or an undefined one (as NONE). Throws for tensors of
-  // other devices.
+  // A tpu tensor, a 0-dim CPU tensor (as a number) or an undefined one (as NONE). Throws for
+  // tensors of other devices.
   Call& tensor(const at::Tensor& t) {
     tpu_operand_t& o = operands_.emplace_back();
     if (C10_LIKELY(t.defined() && is_tpu(t))) {
@@ -66,7 +66,8 @@ class Call {
     return *this;
   }
   Call& scalar(const at::Scalar& value) {
-    if (C10_UNLIKELY(!scalar_operand(value, &operands_.emplace_back()))) complex_number(value, true);
+    if (C10_UNLIKELY(!scalar_operand(value, &operands_.emplace_back())))
+      complex_number(value, true);
     return *this;
   }
   size_t operand_count() const { return operands_.size(); }
@@ -102,8 +103,10 @@ class Call {
   }
   // Written to an existing tensor.
   Call& written(const at::Tensor& destination) {
-    TORCH_CHECK(is_tpu(destination), "Expected all tensors to be on the same device, but found at "
-                "least two devices, ", c10::Device(kTpu, 0), " and ", destination.device(), "!");
+    TORCH_CHECK(is_tpu(destination),
+                "Expected all tensors to be on the same device, but found at "
+                "least two devices, ",
+                c10::Device(kTpu, 0), " and ", destination.device(), "!");
     const Located at = locate(destination);
     tpu_result_t r{at.storage, 0, 0};
     r.meta = view_of(destination, at, &r.offset);
@@ -166,7 +169,8 @@ class Call {
   c10::SmallVector<tpu_result_t, 4> results_;
   c10::SmallVector<bool, 4> owned_;
   bool salted_ = false;
-  // Complex numbers promote as numbers but travel as tensors: which operands do so is part of the key.
+  // Complex numbers promote as numbers but travel as tensors: which operands do so is part of the
+  // key.
   int64_t complex_numbers_ = 0;
   c10::SmallVector<at::Tensor, 1> kept_;
   tpu_attrs_builder_t attrs_;  // last: large, not initialised

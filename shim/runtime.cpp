@@ -22,7 +22,8 @@ std::atomic<int> g_early_mode{-1};
 tpu_platform_kind_t platform_kind(const std::string& name) {
   if (name == "tpu") return TPU_PLATFORM_TPU;
   if (name == "cuda") return TPU_PLATFORM_CUDA;
-  TORCH_CHECK(name == "cpu", "unknown platform '", name, "' (TORCH_TPU_PLATFORM): use tpu, cpu or cuda");
+  TORCH_CHECK(name == "cpu", "unknown platform '", name,
+              "' (TORCH_TPU_PLATFORM): use tpu, cpu or cuda");
   return TPU_PLATFORM_CPU;
 }
 
@@ -36,8 +37,8 @@ int thread_count() {
   return threads > 0 && threads < 4096 ? static_cast<int>(threads) : 0;
 }
 
-// A forked child has the parent's memory but none of its threads: whatever the plugin would do there
-// can wait forever. Refuse instead.
+// A forked child has the parent's memory but none of its threads: whatever the plugin would do
+// there can wait forever. Refuse instead.
 void after_fork_in_child() {
   if (g_engine.load(std::memory_order_relaxed) != nullptr) mark_bad_fork();
 }
@@ -131,10 +132,14 @@ void throw_status(tpu_status_t status) {
   const std::string text = tpu_status_message(status);
   tpu_status_free(status);
   switch (code) {
-    case TPU_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-    case TPU_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    case TPU_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, text);
-    default: TORCH_CHECK(false, text);
+    case TPU_RESOURCE_EXHAUSTED:
+      TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    case TPU_UNIMPLEMENTED:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case TPU_OUT_OF_RANGE:
+      TORCH_CHECK_INDEX(false, text);
+    default:
+      TORCH_CHECK(false, text);
   }
   // Unreachable: each branch throws, but the macros do not tell the compiler.
   throw std::runtime_error(text);

@@ -18,8 +18,8 @@ constexpr c10::DeviceType kTpu = c10::DeviceType::PrivateUse1;
 
 extern std::atomic<tpu_engine_t*> g_engine;
 
-// Makes the engine. Throws when no plugin is known, when it cannot be loaded, or in a forked child of a
-// process that had one.
+// Makes the engine. Throws when no plugin is known, when it cannot be loaded, or in a forked child
+// of a process that had one.
 tpu_engine_t* start_engine();
 
 inline tpu_engine_t* engine() {
@@ -46,9 +46,9 @@ void set_eager_mode(tpu_eager_mode_t mode);
 [[noreturn]] void throw_status(tpu_status_t status);
 
 // Status -> exception.
-#define TPU_THROW_IF_ERROR(expr)                                            \
-  do {                                                                      \
-    tpu_status_t tpu_shim_status_ = (expr);                                 \
+#define TPU_THROW_IF_ERROR(expr)                                                               \
+  do {                                                                                         \
+    tpu_status_t tpu_shim_status_ = (expr);                                                    \
     if (TPU_UNLIKELY(tpu_shim_status_ != nullptr)) ::tpu_shim::throw_status(tpu_shim_status_); \
   } while (0)
 

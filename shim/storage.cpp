@@ -27,7 +27,8 @@ struct DtypeTables {
 };
 const DtypeTables g_tables;
 
-void fill_stat(c10::CachingAllocator::StatArray& stats, int64_t current, int64_t peak, int64_t total) {
+void fill_stat(c10::CachingAllocator::StatArray& stats, int64_t current, int64_t peak,
+               int64_t total) {
   auto& stat = stats[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
   stat.current = current;
   stat.peak = peak;
@@ -56,7 +57,8 @@ struct Allocator final : c10::DeviceAllocator {
     std::vector<char> bytes(count);
     tpu_status_t status = nullptr;
     if (from == nullptr || to == nullptr) {
-      status = tpu_status_make(TPU_INVALID_ARGUMENT, "copy between addresses that are not tpu storages");
+      status =
+          tpu_status_make(TPU_INVALID_ARGUMENT, "copy between addresses that are not tpu storages");
     }
     if (status == nullptr) status = copy(from, src, to, dest, bytes);
     tpu_storage_release(from);
@@ -89,7 +91,8 @@ struct Allocator final : c10::DeviceAllocator {
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
     engine();  // the size of the device is known only once it runs
     const tpu_memory_stats_t now = memory_stats();
-    return {static_cast<size_t>(now.bytes_limit - now.bytes_in_use), static_cast<size_t>(now.bytes_limit)};
+    return {static_cast<size_t>(now.bytes_limit - now.bytes_in_use),
+            static_cast<size_t>(now.bytes_limit)};
   }
 
  private:
@@ -154,13 +157,14 @@ at::Tensor wrap_storage(tpu_storage_t* storage, const tpu_meta_t* meta) {
 }
 
 Located locate_foreign(const c10::StorageImpl* impl) {
-  TORCH_CHECK(impl != nullptr, "this tpu tensor has no storage (a FakeTensor or a wrapper subclass "
+  TORCH_CHECK(impl != nullptr,
+              "this tpu tensor has no storage (a FakeTensor or a wrapper subclass "
               "reached a device kernel)");
   const void* address = const_cast<c10::StorageImpl*>(impl)->_mutable_data_ptr_no_checks().get();
   tpu_storage_t* storage = address != nullptr ? tpu_storage_find(engine(), address) : nullptr;
   TORCH_CHECK(storage != nullptr, "this tpu tensor's storage is not memory of the tpu device");
-  const int64_t shift = static_cast<const char*>(address) -
-                        static_cast<const char*>(tpu_storage_address(storage));
+  const int64_t shift =
+      static_cast<const char*>(address) - static_cast<const char*>(tpu_storage_address(storage));
   // Whoever wrapped the address keeps the storage alive for as long as the wrapper lives.
   tpu_storage_release(storage);
   return {storage, shift};
@@ -186,10 +190,18 @@ bool scalar_operand(const at::Scalar& value, tpu_operand_t* out) {
 bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out) {
   const void* data = tensor.const_data_ptr();
   switch (tensor.scalar_type()) {
-    case at::kDouble: double_operand(*static_cast<const double*>(data), out); break;
-    case at::kLong: int_operand(*static_cast<const int64_t*>(data), out); break;
-    case at::kFloat: double_operand(*static_cast<const float*>(data), out); break;
-    case at::kBool: int_operand(*static_cast<const bool*>(data) ? 1 : 0, out); break;
+    case at::kDouble:
+      double_operand(*static_cast<const double*>(data), out);
+      break;
+    case at::kLong:
+      int_operand(*static_cast<const int64_t*>(data), out);
+      break;
+    case at::kFloat:
+      double_operand(*static_cast<const float*>(data), out);
+      break;
+    case at::kBool:
+      int_operand(*static_cast<const bool*>(data) ? 1 : 0, out);
+      break;
     default: {
       if (c10::isComplexType(tensor.scalar_type())) return false;
       if (c10::isFloatingType(tensor.scalar_type())) {
@@ -207,7 +219,8 @@ bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out) {
 }
 
 void throw_device_mismatch(c10::Device other) {
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
               c10::Device(kTpu, 0), " and ", other, "!");
   throw std::runtime_error("device mismatch");
 }
@@ -216,7 +229,8 @@ void resize_storage(c10::StorageImpl* impl, int64_t nbytes) {
   c10::DataPtr& data = impl->_mutable_data_ptr_no_checks();
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   if (data.get_deleter() != &release_storage || data.get_context() == nullptr) {
-    TORCH_CHECK(impl->nbytes() == 0, "this tpu storage is a wrapper around another one's memory and "
+    TORCH_CHECK(impl->nbytes() == 0,
+                "this tpu storage is a wrapper around another one's memory and "
                 "cannot be resized; clone it first");
     impl->set_data_ptr_noswap(g_allocator.allocate(static_cast<size_t>(nbytes)));
     impl->set_nbytes(static_cast<size_t>(nbytes));

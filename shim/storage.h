@@ -1,7 +1,7 @@
 // Tensors <-> storages of the core: finding, wrapping, operands.
 //
-// A tpu tensor is a plain TensorImpl over a plain StorageImpl. Its DataPtr holds a fake address and, as
-// context, one reference to a tpu_storage_t.
+// A tpu tensor is a plain TensorImpl over a plain StorageImpl. Its DataPtr holds a fake address
+// and, as context, one reference to a tpu_storage_t.
 #ifndef TPU_SHIM_STORAGE_H_
 #define TPU_SHIM_STORAGE_H_
 
@@ -13,8 +13,8 @@
 namespace tpu_shim {
 
 // c10::ScalarType <-> tpu_dtype_t; INVALID for what the device has no type for.
-extern const uint8_t* const g_dtype_of_scalar_type;   // indexed by c10::ScalarType
-extern const int8_t* const g_scalar_type_of_dtype;    // indexed by tpu_dtype_t
+extern const uint8_t* const g_dtype_of_scalar_type;  // indexed by c10::ScalarType
+extern const int8_t* const g_scalar_type_of_dtype;   // indexed by tpu_dtype_t
 
 inline tpu_dtype_t dtype_from(c10::ScalarType type) {
   return static_cast<tpu_dtype_t>(g_dtype_of_scalar_type[static_cast<int>(type)]);
@@ -61,10 +61,11 @@ inline tpu_meta_id_t view_of(const at::TensorBase& tensor, const Located& at, in
   if (C10_UNLIKELY(dtype == TPU_DTYPE_INVALID)) checked_dtype(tensor.scalar_type());
   const auto sizes = tensor.sizes();
   *out_offset = tensor.storage_offset();
-  if (C10_UNLIKELY(at.shift != 0)) *out_offset += at.shift / static_cast<int64_t>(tensor.itemsize());
+  if (C10_UNLIKELY(at.shift != 0))
+    *out_offset += at.shift / static_cast<int64_t>(tensor.itemsize());
   tpu_meta_id_t view = 0;
-  TPU_THROW_IF_ERROR(tpu_storage_view(at.storage, dtype, static_cast<int>(sizes.size()), sizes.data(),
-                                      tensor.strides().data(), &view));
+  TPU_THROW_IF_ERROR(tpu_storage_view(at.storage, dtype, static_cast<int>(sizes.size()),
+                                      sizes.data(), tensor.strides().data(), &view));
   return view;
 }
 

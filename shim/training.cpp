@@ -1,5 +1,6 @@
 // Kernels with a shape of their own: batch norm (updates statistics), convolution's backward, fused
-// optimizer steps (lists of tensors) and the gradient scaler. core/lower says each row's operand order.
+// optimizer steps (lists of tensors) and the gradient scaler. core/lower says each row's operand
+// order.
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -30,7 +31,8 @@ T3 batch_norm(const at::Tensor& input, OptT weight, OptT bias, OptT running_mean
   call.tensor(input).optional(weight).optional(bias).optional(running_mean).optional(running_var);
   call.number(momentum).number(eps).attr(training);
   call.result(result_meta_of(input)).result(saved).result(saved);
-  if (training && given(running_mean) && given(running_var)) call.written(*running_mean).written(*running_var);
+  if (training && given(running_mean) && given(running_var))
+    call.written(*running_mean).written(*running_var);
   call.record();
   return T3(call.take(0), call.take(1), call.take(2));
 }
@@ -40,20 +42,22 @@ T3 batch_norm_legit(const at::Tensor& input, OptT weight, OptT bias, at::Tensor&
   return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps);
 }
 
-T3 batch_norm_no_stats(const at::Tensor& input, OptT weight, OptT bias, bool training, double momentum,
-                       double eps) {
+T3 batch_norm_no_stats(const at::Tensor& input, OptT weight, OptT bias, bool training,
+                       double momentum, double eps) {
   return batch_norm(input, weight, bias, {}, {}, training, momentum, eps);
 }
 
 T4 batch_norm_with_update(const at::Tensor& input, OptT weight, OptT bias, at::Tensor& running_mean,
                           at::Tensor& running_var, double momentum, double eps) {
-  T3 r = batch_norm(input, weight, bias, running_mean, running_var, /*training=*/true, momentum, eps);
-  return T4(std::get<0>(r), std::get<1>(r), std::get<2>(r), at::empty({0}, input.options().dtype(at::kByte)));
+  T3 r =
+      batch_norm(input, weight, bias, running_mean, running_var, /*training=*/true, momentum, eps);
+  return T4(std::get<0>(r), std::get<1>(r), std::get<2>(r),
+            at::empty({0}, input.options().dtype(at::kByte)));
 }
 
-T3 batch_norm_backward(const at::Tensor& grad, const at::Tensor& input, OptT weight, OptT running_mean,
-                       OptT running_var, OptT save_mean, OptT save_invstd, bool train, double eps,
-                       std::array<bool, 3> mask) {
+T3 batch_norm_backward(const at::Tensor& grad, const at::Tensor& input, OptT weight,
+                       OptT running_mean, OptT running_var, OptT save_mean, OptT save_invstd,
+                       bool train, double eps, std::array<bool, 3> mask) {
   const c10::ScalarType type = given(weight) ? weight->scalar_type() : input.scalar_type();
   const tpu_meta_id_t channels = contiguous_meta({input.size(1)}, type);
   const int64_t flags[3] = {mask[0], mask[1], mask[2]};
@@ -66,11 +70,12 @@ T3 batch_norm_backward(const at::Tensor& grad, const at::Tensor& input, OptT wei
   return T3(call.take(0), call.take(1), call.take(2));
 }
 
-T3 batch_norm_backward_reserved(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-                                OptT running_mean, OptT running_var, OptT save_mean, OptT save_var,
-                                bool update, double eps, std::array<bool, 3> mask, const at::Tensor&) {
-  return batch_norm_backward(grad, input, weight, running_mean, running_var, save_mean, save_var, update, eps,
-                             mask);
+T3 batch_norm_backward_reserved(const at::Tensor& grad, const at::Tensor& input,
+                                const at::Tensor& weight, OptT running_mean, OptT running_var,
+                                OptT save_mean, OptT save_var, bool update, double eps,
+                                std::array<bool, 3> mask, const at::Tensor&) {
+  return batch_norm_backward(grad, input, weight, running_mean, running_var, save_mean, save_var,
+                             update, eps, mask);
 }
 
 // --- convolution ---
@@ -83,7 +88,11 @@ T3 convolution_backward(const at::Tensor& grad, const at::Tensor& input, const a
   const int64_t flags[3] = {mask[0], mask[1], mask[2]};
   Call call(TPU_OP_CONVOLUTION_BACKWARD);
   call.tensor(grad).tensor(input).tensor(weight);
-  call.attr_ints(stride).attr_ints(padding).attr_ints(dilation).attr(transposed).attr_ints(output_padding);
+  call.attr_ints(stride)
+      .attr_ints(padding)
+      .attr_ints(dilation)
+      .attr(transposed)
+      .attr_ints(output_padding);
   call.attr(groups).attr_ints(flags);
   call.result(mask[0] ? result_meta_of(input) : absent_meta());
   call.result(mask[1] ? result_meta_of(weight) : absent_meta());
@@ -98,7 +107,9 @@ T3 convolution_backward(const at::Tensor& grad, const at::Tensor& input, const a
 struct Rate {
   double number = 0;
   const at::Tensor* tensor = nullptr;
-  void add_to(Call* call) const { tensor != nullptr ? call->tensor(*tensor) : call->number(number); }
+  void add_to(Call* call) const {
+    tensor != nullptr ? call->tensor(*tensor) : call->number(number);
+  }
 };
 
 struct Scaler {
@@ -115,8 +126,9 @@ struct Adam {
   bool amsgrad, maximize, decoupled;
 };
 
-void adam(at::TensorList params, at::TensorList grads, at::TensorList averages, at::TensorList squares,
-          at::TensorList maxima, at::TensorList steps, const Rate& rate, const Adam& a, const Scaler& scaler) {
+void adam(at::TensorList params, at::TensorList grads, at::TensorList averages,
+          at::TensorList squares, at::TensorList maxima, at::TensorList steps, const Rate& rate,
+          const Adam& a, const Scaler& scaler) {
   for (size_t i = 0; i < params.size(); ++i) {
     Call call(TPU_OP_ADAM_STEP, TPU_CALL_OUT);
     call.tensor(params[i]).tensor(grads[i]).tensor(averages[i]).tensor(squares[i]);
@@ -134,20 +146,23 @@ void adam(at::TensorList params, at::TensorList grads, at::TensorList averages, 
 }
 
 template <bool decoupled>
-void fused_adam(at::TensorList params, at::TensorList grads, at::TensorList averages, at::TensorList squares,
-                at::TensorList maxima, at::TensorList steps, double lr, double beta1, double beta2,
-                double weight_decay, double eps, bool amsgrad, bool maximize, OptT grad_scale, OptT found_inf) {
+void fused_adam(at::TensorList params, at::TensorList grads, at::TensorList averages,
+                at::TensorList squares, at::TensorList maxima, at::TensorList steps, double lr,
+                double beta1, double beta2, double weight_decay, double eps, bool amsgrad,
+                bool maximize, OptT grad_scale, OptT found_inf) {
   adam(params, grads, averages, squares, maxima, steps, Rate{lr, nullptr},
-       Adam{beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled}, Scaler{grad_scale, found_inf});
+       Adam{beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled},
+       Scaler{grad_scale, found_inf});
 }
 
 template <bool decoupled>
 void fused_adam_tensor(at::TensorList params, at::TensorList grads, at::TensorList averages,
                        at::TensorList squares, at::TensorList maxima, at::TensorList steps,
-                       const at::Tensor& lr, double beta1, double beta2, double weight_decay, double eps,
-                       bool amsgrad, bool maximize, OptT grad_scale, OptT found_inf) {
+                       const at::Tensor& lr, double beta1, double beta2, double weight_decay,
+                       double eps, bool amsgrad, bool maximize, OptT grad_scale, OptT found_inf) {
   adam(params, grads, averages, squares, maxima, steps, Rate{0, &lr},
-       Adam{beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled}, Scaler{grad_scale, found_inf});
+       Adam{beta1, beta2, weight_decay, eps, amsgrad, maximize, decoupled},
+       Scaler{grad_scale, found_inf});
 }
 
 struct Sgd {
@@ -155,8 +170,8 @@ struct Sgd {
   bool nesterov, maximize, is_first_step;
 };
 
-void sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, const Rate& rate, const Sgd& s,
-         const Scaler& scaler) {
+void sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, const Rate& rate,
+         const Sgd& s, const Scaler& scaler) {
   const bool momentum = !buffers.empty();
   for (size_t i = 0; i < params.size(); ++i) {
     Call call(TPU_OP_SGD_STEP, TPU_CALL_OUT);
@@ -174,18 +189,21 @@ void sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, co
   }
 }
 
-void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, double weight_decay,
-               double momentum, double lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
-               OptT grad_scale, OptT found_inf) {
+void fused_sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers,
+               double weight_decay, double momentum, double lr, double dampening, bool nesterov,
+               bool maximize, bool is_first_step, OptT grad_scale, OptT found_inf) {
   sgd(params, grads, buffers, Rate{lr, nullptr},
-      Sgd{weight_decay, momentum, dampening, nesterov, maximize, is_first_step}, Scaler{grad_scale, found_inf});
+      Sgd{weight_decay, momentum, dampening, nesterov, maximize, is_first_step},
+      Scaler{grad_scale, found_inf});
 }
 
 void fused_sgd_tensor(at::TensorList params, at::TensorList grads, at::TensorList buffers,
                       double weight_decay, double momentum, const at::Tensor& lr, double dampening,
-                      bool nesterov, bool maximize, bool is_first_step, OptT grad_scale, OptT found_inf) {
+                      bool nesterov, bool maximize, bool is_first_step, OptT grad_scale,
+                      OptT found_inf) {
   sgd(params, grads, buffers, Rate{0, &lr},
-      Sgd{weight_decay, momentum, dampening, nesterov, maximize, is_first_step}, Scaler{grad_scale, found_inf});
+      Sgd{weight_decay, momentum, dampening, nesterov, maximize, is_first_step},
+      Scaler{grad_scale, found_inf});
 }
 
 void adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, at::TensorList steps,
@@ -203,16 +221,17 @@ void adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, a
   }
 }
 
-void fused_adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, at::TensorList steps,
-                   double lr, double lr_decay, double weight_decay, double eps, bool maximize, OptT grad_scale,
-                   OptT found_inf) {
+void fused_adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums,
+                   at::TensorList steps, double lr, double lr_decay, double weight_decay,
+                   double eps, bool maximize, OptT grad_scale, OptT found_inf) {
   adagrad(params, grads, sums, steps, Rate{lr, nullptr}, lr_decay, weight_decay, eps, maximize,
           Scaler{grad_scale, found_inf});
 }
 
 void fused_adagrad_tensor(at::TensorList params, at::TensorList grads, at::TensorList sums,
-                          at::TensorList steps, const at::Tensor& lr, double lr_decay, double weight_decay,
-                          double eps, bool maximize, OptT grad_scale, OptT found_inf) {
+                          at::TensorList steps, const at::Tensor& lr, double lr_decay,
+                          double weight_decay, double eps, bool maximize, OptT grad_scale,
+                          OptT found_inf) {
   adagrad(params, grads, sums, steps, Rate{0, &lr}, lr_decay, weight_decay, eps, maximize,
           Scaler{grad_scale, found_inf});
 }
@@ -229,7 +248,11 @@ void amp_unscale(at::TensorList grads, at::Tensor& found_inf, const at::Tensor& 
 at::Tensor& amp_update(at::Tensor& scale, at::Tensor& growth_tracker, const at::Tensor& found_inf,
                        double growth_factor, double backoff_factor, int64_t growth_interval) {
   Call call(TPU_OP_AMP_UPDATE, TPU_CALL_OUT);
-  call.tensor(scale).tensor(growth_tracker).tensor(found_inf).number(growth_factor).number(backoff_factor);
+  call.tensor(scale)
+      .tensor(growth_tracker)
+      .tensor(found_inf)
+      .number(growth_factor)
+      .number(backoff_factor);
   call.attr(growth_interval).written(scale).written(growth_tracker).record();
   return scale;
 }

@@ -24,7 +24,8 @@ constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 void check_options(c10::ScalarType dtype, std::optional<at::Layout> layout,
                    std::optional<at::Device> device, std::optional<bool> pin_memory) {
   TORCH_CHECK(c10::layout_or_default(layout) == c10::kStrided,
-              "the tpu device has only strided tensors, not layout ", c10::layout_or_default(layout));
+              "the tpu device has only strided tensors, not layout ",
+              c10::layout_or_default(layout));
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   TORCH_CHECK(!device.has_value() || device->index() <= 0, "invalid tpu device index ",
               device.has_value() ? static_cast<int>(device->index()) : 0, ": there is one device");
@@ -39,9 +40,9 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
   return at::Tensor(at::detail::empty_generic(size, allocator(), kKeys, type, memory_format));
 }
 
-at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<at::Device> device,
-                         std::optional<bool> pin_memory) {
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
   const c10::ScalarType type = c10::dtype_or_default(dtype);
   check_options(type, layout, device, pin_memory);
   return at::Tensor(at::detail::empty_strided_generic(size, stride, allocator(), kKeys, type));
@@ -50,8 +51,9 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
 // Makes the storage large enough for the tensor's elements; it never shrinks.
 void grow_storage(c10::TensorImpl* impl) {
   if (impl->numel() == 0) return;
-  const size_t needed = at::detail::computeStorageNbytes(
-      impl->sizes(), impl->strides(), impl->itemsize(), static_cast<size_t>(impl->storage_offset()));
+  const size_t needed =
+      at::detail::computeStorageNbytes(impl->sizes(), impl->strides(), impl->itemsize(),
+                                       static_cast<size_t>(impl->storage_offset()));
   c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
   if (needed > storage->nbytes()) resize_storage(storage, static_cast<int64_t>(needed));
 }
@@ -65,7 +67,8 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
     grow_storage(impl);
   }
   if (memory_format.has_value()) {
-    TORCH_CHECK(*memory_format != at::MemoryFormat::Preserve, "Unsupported memory format ", *memory_format);
+    TORCH_CHECK(*memory_format != at::MemoryFormat::Preserve, "Unsupported memory format ",
+                *memory_format);
     impl->empty_tensor_restride(*memory_format);
   }
   return self;
@@ -100,8 +103,8 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_nested() && !keys.has(c10::DispatchKey::MkldnnCPU);
 }
 
-// Lets `module.to("tpu")` and `x.data = ` swap contents and keep the Parameter objects, so that tied
-// weights and optimizers made earlier stay valid.
+// Lets `module.to("tpu")` and `x.data = ` swap contents and keep the Parameter objects, so that
+// tied weights and optimizers made earlier stay valid.
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
   if (is_plain(self) && is_plain(from)) return true;
   return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
@@ -126,7 +129,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
   m.impl("resize_", TORCH_FN(resize_));
-  m.impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
+  m.impl("set_.source_Storage",
+         static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(at::native::set_));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_", TORCH_FN(set_empty));

@@ -380,7 +380,12 @@ class Generator:
     ]
     if t.dtype is not torch.bool:
       options += [f"{name} + 1", f"{name} * 2", f"{name} + {name}"]
-    return f"{self.fresh()} = {self.rng.choice(options)}"
+    made = self.rng.choice(options)
+    if min(t.shape, default=2) < 2:
+      # Strides of dimensions with at most one element are free: PyTorch's own meta kernels, which
+      # the device asks, choose others than its CPU kernels.
+      made = f"({made}).clone(memory_format=torch.contiguous_format)"
+    return f"{self.fresh()} = {made}"
 
 
 class Mismatch(AssertionError):

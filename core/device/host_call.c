@@ -14,14 +14,14 @@ tpu_status_t tpu_device_register_host_call(tpu_device_t* device, const char* nam
     return tpu_status_make(TPU_INVALID_ARGUMENT, "a host call needs a name and a function");
   }
   if (device->platform->kind != TPU_PLATFORM_CPU) {
-    return tpu_status_make(TPU_UNIMPLEMENTED, "host call %s: programs of platform %s cannot call us",
-                           name, device->platform->name);
+    return tpu_status_make(TPU_UNIMPLEMENTED, "host call %s: not on platform %s", name,
+                           device->platform->name);
   }
   const pjrt_extension_base_t* base = tpui_plugin_extension(plugin, PJRT_EXTENSION_FFI);
   const pjrt_ffi_extension_t* extension = (const pjrt_ffi_extension_t*)base;
-  bool has_function = base != NULL &&
-                      base->struct_size >= PJRT_STRUCT_SIZE(pjrt_ffi_extension_t, register_handler) &&
-                      extension->register_handler != NULL;
+  size_t needed = PJRT_STRUCT_SIZE(pjrt_ffi_extension_t, register_handler);
+  bool has_function =
+      base != NULL && base->struct_size >= needed && extension->register_handler != NULL;
   if (!has_function) {
     return tpu_status_make(TPU_UNIMPLEMENTED, "host call %s: the plugin '%s' has no FFI", name,
                            plugin->path);

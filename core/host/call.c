@@ -44,7 +44,7 @@ static tpu_status_t decode_buffers(const ffi_values_t* values, int expected, con
                                  .sizes = buffer->sizes,
                                  .data = buffer->data};
     if (out[i].dtype == TPU_DTYPE_INVALID || buffer->rank < 0 || buffer->rank > TPU_MAX_RANK) {
-      return tpu_status_make(TPU_INVALID_ARGUMENT, "%s %d: XLA element type %d with %lld dimensions",
+      return tpu_status_make(TPU_INVALID_ARGUMENT, "%s %d: element type %d with %lld dimensions",
                              what, i, (int)buffer->dtype, (long long)buffer->rank);
     }
   }
@@ -170,26 +170,28 @@ static ffi_metadata_t* asked_metadata(const ffi_call_t* call) {
   return NULL;
 }
 
-/* Plugins differ in what they make of an answer that does not suit them: with FFI 0.4 registration
- * fails, with 0.2 it succeeds and the compiler then finds no handler. So we answer with the plugin's
- * own version where the layouts we use are in it, and count these answers. */
+/* Plugins report success for a handler whose version does not suit them, and then do not find it
+ * when they compile. So we answer with what suits the versions we have seen, and count. */
 static atomic_int answers;
 
 int tpui_host_answers(void) { return atomic_load(&answers); }
 
+static tpu_status_t choose_version(const ffi_api_version_t* theirs, int* out_minor) {
+  int major = theirs->major_version, minor = theirs->minor_version;
+  *out_minor = minor < FFI_MINOR_VERSION ? minor : FFI_MINOR_VERSION;
+  bool known = major == FFI_MAJOR_VERSION && minor >= FFI_OLDEST_MINOR_VERSION &&
+               minor <= FFI_NEWEST_MINOR_VERSION;
+  if (known) return NULL;
+  return tpu_status_make(TPU_UNIMPLEMENTED, "the plugin has FFI %d.%d; known are %d.%d to %d.%d",
+                         major, minor, FFI_MAJOR_VERSION, FFI_OLDEST_MINOR_VERSION,
+                         FFI_MAJOR_VERSION, FFI_NEWEST_MINOR_VERSION);
+}
+
 static ffi_error_t* answer(const ffi_call_t* call, ffi_metadata_t* metadata) {
   int minor = FFI_MINOR_VERSION;
-  if (call->api != NULL) {
-    const ffi_api_version_t* version = &call->api->version;
-    if (version->minor_version < minor) minor = version->minor_version;
-    if (version->major_version != FFI_MAJOR_VERSION || minor < FFI_OLDEST_MINOR_VERSION) {
-      return to_error(call, tpu_status_make(TPU_UNIMPLEMENTED,
-                                            "the plugin has FFI %d.%d; %d.%d or a newer %d.x is needed",
-                                            version->major_version, version->minor_version,
-                                            FFI_MAJOR_VERSION, FFI_OLDEST_MINOR_VERSION,
-                                            FFI_MAJOR_VERSION));
-    }
-  }
+  tpu_status_t status =
+      call->api != NULL ? choose_version(&call->api->version, &minor) : NULL;
+  if (status != NULL) return to_error(call, status);
   metadata->api_version.major_version = FFI_MAJOR_VERSION;
   metadata->api_version.minor_version = minor;
   metadata->traits = 0;

@@ -1,12 +1,12 @@
 /* C kernels that run inside a compiled program, on the CPU platform: ops that XLA:CPU is bad at.
  *
- * A kernel is a C function over dense row-major buffers. One row in host_kernels.def makes it the
- * target of a stablehlo.custom_call named "tpu_host_<name>" (lower/host_call.h writes those). Which
- * ones exist, and by how much they win: docs/decisions/006-host-kernels.md.
+ * A kernel is a C function over dense row-major buffers. One row in host_kernels.def makes it
+ * the target of a stablehlo.custom_call named "tpu_host_<name>" (lower/host_call.h writes those).
+ * Which ones exist, and by how much they win: docs/decisions/006-host-kernels.md.
  *
- * Kernels are called on whatever thread runs the program, several at a time. They must not touch the
- * engine, must not keep pointers, and should treat floats as bits where they can: the plugin runs with
- * denormals flushed to zero.
+ * Kernels are called on whatever thread runs the program, several at a time. They must not touch
+ * the engine, must not keep pointers, and should treat floats as bits where they can: the plugin
+ * runs with denormals flushed to zero.
  */
 #ifndef TPU_HOST_HOST_H_
 #define TPU_HOST_HOST_H_
@@ -17,8 +17,8 @@
 extern "C" {
 #endif
 
-/* Registers all kernels with the engine's plugin; call it right after tpu_engine_create. Where that is
- * not possible (another platform, a plugin without FFI or with another version of it, or
+/* Registers all kernels with the engine's plugin; call it right after tpu_engine_create. Where
+ * that is not possible (another platform, a plugin without FFI or with another version of it, or
  * TORCH_TPU_HOST_KERNELS=0), programs keep to XLA's own operations, and TORCH_TPU_LOG=launch says
  * why. */
 void tpu_host_register(tpu_engine_t* engine);
@@ -47,8 +47,8 @@ typedef struct tpu_host_attr_t {
   size_t text_size;
 } tpu_host_attr_t;
 
-/* One call, as the kernel sees it. The number of operands and results is what the table says; dtypes
- * and shapes are for the kernel to check. */
+/* One call, as the kernel sees it. The number of operands and results is what the table says;
+ * dtypes and shapes are for the kernel to check. */
 typedef struct tpu_host_call_t {
   int operand_count;
   const tpu_host_buffer_t* operands;
@@ -70,9 +70,9 @@ TPU_MUST_USE tpu_status_t tpu_host_attr_float(const tpu_host_call_t* call, const
 TPU_MUST_USE tpu_status_t tpu_host_attr_text(const tpu_host_call_t* call, const char* name,
                                              const char** out_text, size_t* out_size);
 
-/* Splits [0, count) into ranges of at least `grain` and calls `work(arg, first, last)` for each, on the
- * plugin's pool and on this thread; returns when all are done. The first failure is returned. Safe when
- * the pool is busy: the caller does what nobody else has begun. */
+/* Splits [0, count) into ranges of at least `grain` and calls `work(arg, first, last)` for each,
+ * on the plugin's pool and on this thread; returns when all are done. The first failure is
+ * returned. Safe when the pool is busy: the caller does what nobody else has begun. */
 typedef tpu_status_t (*tpu_host_work_t)(void* arg, int64_t first, int64_t last);
 TPU_MUST_USE tpu_status_t tpu_host_parallel(const tpu_host_call_t* call, int64_t count,
                                             int64_t grain, tpu_host_work_t work, void* arg);

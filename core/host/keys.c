@@ -78,8 +78,8 @@ WIDE(i64)
 WIDE(u64)
 WIDE(f64)
 
-/* Positions of the greatest key so far; the latest of equal ones. `turn` is xored to the elements, `flip`
- * to the keys. */
+/* Positions of the greatest key so far; the latest of equal ones. `turn` is xored to the elements,
+ * `flip` to the keys. */
 #define RUNNING(name, type, key_type)                                                       \
   static void running_##name(const void* line, int64_t count, uint64_t turn, uint64_t flip, \
                              int64_t* out) {                                                \

@@ -21,8 +21,8 @@ static tpu_status_t add_tensor(tpui_line_walk_t* walk, const tpu_host_buffer_t* 
                                const tpu_host_buffer_t* buffer, int dim) {
   for (int i = 0; i < buffer->rank && buffer->rank == first->rank; ++i) {
     if (i == dim || buffer->sizes[i] == first->sizes[i]) continue;
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "dimension %d is %lld in one tensor, %lld in another",
-                           i, (long long)first->sizes[i], (long long)buffer->sizes[i]);
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "dimension %d has sizes %lld and %lld", i,
+                           (long long)first->sizes[i], (long long)buffer->sizes[i]);
   }
   if (buffer->rank != first->rank || walk->tensor_count == TPUI_MAX_LINE_TENSORS) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "tensors of %d and %d dimensions", first->rank,
@@ -41,8 +41,8 @@ tpu_status_t tpui_line_walk_init(const tpu_host_call_t* call, int64_t dim,
   const tpu_host_buffer_t* first = &call->operands[0];
   int rank = first->rank;
   if (dim < 0 || dim >= (rank > 0 ? rank : 1)) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "dimension %lld of a tensor with %d", (long long)dim,
-                           rank);
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "dimension %lld of a tensor with %d",
+                           (long long)dim, rank);
   }
   out_walk->outer = rank > 0 ? product(first->sizes, 0, (int)dim) : 1;
   out_walk->inner = rank > 0 ? product(first->sizes, (int)dim + 1, rank) : 1;
@@ -57,8 +57,8 @@ tpu_status_t tpui_line_walk_init(const tpu_host_call_t* call, int64_t dim,
 
 /* --- strided lines --- */
 
-/* Copies `count` neighbouring lines between the tensor (row e at rows + e * row_bytes) and contiguous
- * lines. Loops are written per element size, so that the inner one is a plain move. */
+/* Copies `count` neighbouring lines between the tensor (row e at rows + e * row_bytes) and
+ * contiguous lines. Loops are written per element size, so that the inner one is a plain move. */
 #define COPY_BLOCK(type)                                                              \
   static void copy_block_##type(char* rows, int64_t row_bytes, type* lines, int64_t length, \
                                 int64_t count, bool into_lines) {                     \
@@ -75,17 +75,17 @@ COPY_BLOCK(uint16_t)
 COPY_BLOCK(uint32_t)
 COPY_BLOCK(uint64_t)
 
-static void copy_block(const tpui_line_walk_t* walk, int t, int64_t first, char* lines,
+static void copy_block(const tpui_line_walk_t* walk, int t, int64_t first, void* lines,
                        int64_t count, bool into_lines) {
   const tpui_line_tensor_t* tensor = &walk->tensors[t];
   int64_t outer = first / walk->inner, inner = first % walk->inner;
-  int64_t row_bytes = walk->inner * tensor->bytes;
-  char* rows = (char*)tensor->data + outer * tensor->length * row_bytes + inner * tensor->bytes;
+  int64_t length = tensor->length, row_bytes = walk->inner * tensor->bytes;
+  char* rows = (char*)tensor->data + outer * length * row_bytes + inner * tensor->bytes;
   switch (tensor->bytes) {
-    case 1: copy_block_uint8_t(rows, row_bytes, (void*)lines, tensor->length, count, into_lines); break;
-    case 2: copy_block_uint16_t(rows, row_bytes, (void*)lines, tensor->length, count, into_lines); break;
-    case 4: copy_block_uint32_t(rows, row_bytes, (void*)lines, tensor->length, count, into_lines); break;
-    default: copy_block_uint64_t(rows, row_bytes, (void*)lines, tensor->length, count, into_lines);
+    case 1: copy_block_uint8_t(rows, row_bytes, lines, length, count, into_lines); break;
+    case 2: copy_block_uint16_t(rows, row_bytes, lines, length, count, into_lines); break;
+    case 4: copy_block_uint32_t(rows, row_bytes, lines, length, count, into_lines); break;
+    default: copy_block_uint64_t(rows, row_bytes, lines, length, count, into_lines);
   }
 }
 

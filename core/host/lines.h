@@ -1,8 +1,8 @@
 /* Walking the lines of tensors along one dimension. Internal to host/.
  *
- * A tensor seen along a dimension is [outer, length, inner]; line k = (o, i) is the `length` elements
- * at stride `inner`. Workers get each line as contiguous memory: where inner > 1, blocks of
- * neighbouring lines are copied in and out together, so that every cache line is used whole.
+ * A tensor seen along a dimension is [outer, length, inner]; line k = (o, i) is the `length`
+ * elements at stride `inner`. Workers get each line as contiguous memory: where inner > 1, blocks
+ * of neighbouring lines are copied in and out together, so that every cache line is used whole.
  */
 #ifndef TPU_HOST_LINES_H_
 #define TPU_HOST_LINES_H_
@@ -30,8 +30,8 @@ typedef struct tpui_line_walk_t {
   void* arg;
 } tpui_line_walk_t;
 
-/* Fills outer, inner and the tensors from the call's buffers, which must agree in all dimensions but
- * `dim`; dim is 0 for rank 0. TPU_INVALID_ARGUMENT otherwise. */
+/* Fills outer, inner and the tensors from the call's buffers, which must agree in all dimensions
+ * but `dim`; dim is 0 for rank 0. TPU_INVALID_ARGUMENT otherwise. */
 TPU_MUST_USE tpu_status_t tpui_line_walk_init(const tpu_host_call_t* call, int64_t dim,
                                               tpui_line_walk_t* out_walk);
 /* Calls the function for every line, on several threads where that pays. */

@@ -1,5 +1,5 @@
-/* Sorting and selecting by keys. Short lines by insertion, others by radix passes from the lowest digit
- * up: no comparisons, no branches that depend on data. */
+/* Sorting and selecting by keys. Short lines by insertion, others by radix passes from the lowest
+ * digit up: no comparisons, no branches that depend on data. */
 #include "host/order.h"
 
 #include <string.h>
@@ -20,7 +20,8 @@ static int digit_width(int64_t count, int bits) {
   return passes == 0 ? 0 : (bits + passes - 1) / passes;
 }
 
-/* Counts -> start places. True when all numbers share one digit, so that the pass changes nothing. */
+/* Counts -> start places. True when all numbers share one digit, so that the pass changes nothing.
+ */
 static bool place_buckets(uint32_t* buckets, int count, int64_t total) {
   uint32_t at = 0;
   for (int i = 0; i < count; ++i) {

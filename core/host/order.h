@@ -1,10 +1,10 @@
 /* The order of one line: keys that compare like PyTorch's values, and sorting by them. Internal to
  * host/.
  *
- * PyTorch's order: NaN is the greatest value, all NaN are equal, -0 equals 0, and equal values keep
- * their places (also when descending). A key is an unsigned number that orders this way. Keys of up to
- * 32 bits are packed with their positions into one 64-bit number, key above position: these numbers are
- * distinct, so any way to sort or select is stable.
+ * PyTorch's order: NaN is the greatest value, all NaN are equal, -0 equals 0, and equal values
+ * keep their places (also when descending). A key is an unsigned number that orders this way. Keys
+ * of up to 32 bits are packed with their positions into one 64-bit number, key above position:
+ * these numbers are distinct, so any way to sort or select is stable.
  */
 #ifndef TPU_HOST_ORDER_H_
 #define TPU_HOST_ORDER_H_
@@ -17,8 +17,8 @@
 /* Whether lines of this dtype can be ordered: all but complex and float8. */
 bool tpui_order_takes(tpu_dtype_t dtype);
 
-/* Packs a line; `count` is at most TPUI_MAX_ORDER. Returns how many low bits of each key were left out,
- * 0 when 32 bits are enough for what the line holds. */
+/* Packs a line; `count` is at most TPUI_MAX_ORDER. Returns how many low bits of each key were left
+ * out, 0 when 32 bits are enough for what the line holds. */
 int tpui_order_pack_heads(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                           uint64_t* out_packed);
 
@@ -32,8 +32,8 @@ uint64_t tpui_order_select_packed(uint64_t* a, int64_t count, int64_t rank);
 void tpui_order_bytes(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                       int64_t* out_positions);
 
-/* Position of the greatest (or least) element up to each place; the latest of equal ones, and NaN beats
- * everything. */
+/* Position of the greatest (or least) element up to each place; the latest of equal ones, and NaN
+ * beats everything. */
 void tpui_order_running(tpu_dtype_t dtype, const void* line, int64_t count, bool least,
                         int64_t* out_positions);
 

@@ -101,8 +101,8 @@ static tpu_status_t extremes(const tpu_host_call_t* call, bool least) {
   return tpui_line_walk_run(call, &walk);
 }
 
-/* x -> values, indices (int64) of the greatest element so far along dim; the latest of equal ones, NaN
- * is the greatest. Attributes: dim. */
+/* x -> values, indices (int64) of the greatest element so far along dim; the latest of equal ones,
+ * NaN is the greatest. Attributes: dim. */
 tpu_status_t tpui_host_cummax(const tpu_host_call_t* call) { return extremes(call, false); }
 
 /* The same for the least element; NaN is the least. */

@@ -89,8 +89,8 @@ tpu_status_t tpui_host_argsort(const tpu_host_call_t* call) { return sort(call, 
 
 /* --- topk --- */
 
-/* Keeps the least k of `count` > k numbers, in no order; gives the greatest of them. `copy` has room
- * for `count`. */
+/* Keeps the least k of `count` > k numbers, in no order; gives the greatest of them. `copy` has
+ * room for `count`. */
 static uint64_t keep_least(uint64_t* a, uint64_t* copy, int64_t count, int64_t k) {
   for (int64_t i = 0; i < count; ++i) copy[i] = a[i];
   uint64_t last = tpui_order_select_packed(copy, count, k - 1);
@@ -103,8 +103,8 @@ static uint64_t keep_least(uint64_t* a, uint64_t* copy, int64_t count, int64_t k
   return last;
 }
 
-/* The least k of packed numbers, ascending. One pass over the line keeps those below the k-th least so
- * far; the buffer is thinned out whenever it is full. Needs room for 3 * count numbers. */
+/* The least k of packed numbers, ascending. One pass over the line keeps those below the k-th
+ * least so far; the buffer is thinned out whenever it is full. Needs room for 3 * count numbers. */
 static tpui_order_t least_packed(const uint64_t* packed, int64_t count, int64_t k,
                                  uint64_t* buffer) {
   int64_t room = 2 * k + 512 < count ? 2 * k + 512 : count;
@@ -136,8 +136,8 @@ static tpu_status_t topk_line(void* arg, void* scratch, void* const* lines) {
   return NULL;
 }
 
-/* x -> values, indices (int64) of the k greatest or least along dim, in order; k is the results' size
- * there. Of equal values the first ones are taken. Attributes: dim, largest. */
+/* x -> values, indices (int64) of the k greatest or least along dim, in order; k is the results'
+ * size there. Of equal values the first ones are taken. Attributes: dim, largest. */
 tpu_status_t tpui_host_topk(const tpu_host_call_t* call) {
   task_t task = {.has_values = true};
   tpui_line_walk_t walk;
@@ -179,8 +179,8 @@ static tpu_status_t kth_line(void* arg, void* scratch, void* const* lines) {
   return NULL;
 }
 
-/* x, ranks (int64, size 1 along dim) -> values, indices (int64) of the element with that rank in each
- * line, 0 being the least; both have size 1 along dim. Attributes: dim. */
+/* x, ranks (int64, size 1 along dim) -> values, indices (int64) of the element with that rank in
+ * each line, 0 being the least; both have size 1 along dim. Attributes: dim. */
 tpu_status_t tpui_host_kth(const tpu_host_call_t* call) {
   task_t task = {.has_values = true};
   tpui_line_walk_t walk;

@@ -41,8 +41,8 @@ static tpui_hlo_t average_matrix(tpui_builder_t* b, int64_t in, int64_t out, tpu
   tpui_hlo_t place = tpui_iota(b, TPU_I32, 2, sizes, 1);
   tpui_hlo_t start = tpui_spread(b, tpui_constant_ints(b, TPU_I32, (int)out, starts), 0, 2, sizes);
   tpui_hlo_t end = tpui_spread(b, tpui_constant_ints(b, TPU_I32, (int)out, ends), 0, 2, sizes);
-  tpui_hlo_t inside = tpui_binary(b, "and", tpui_compare(b, "GE", place, start),
-                                  tpui_compare(b, "LT", place, end));
+  tpui_hlo_t inside =
+      tpui_binary(b, "and", tpui_compare(b, "GE", place, start), tpui_compare(b, "LT", place, end));
   tpui_hlo_t length = tpui_convert(b, tpui_binary(b, "subtract", end, start), dtype);
   tpui_hlo_t share = tpui_binary(b, "divide", tpui_constant(b, dtype, 1), length);
   return tpui_select(b, inside, share, tpui_constant(b, dtype, 0));

@@ -7,14 +7,13 @@
  * SDPA_FORWARD operands: q, k, v, bias?, dropout_p, scale?, seed?, offset?
  *   attributes: is_causal, has_dropout (seed and offset are given, dropout_p > 0)
  *   results: output, logsumexp [B.., H, L], seed (int64), offset (int64; 0-d, zero without dropout)
- * SDPA_BACKWARD operands: grad_out, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?, offset?
- *   attributes: is_causal, has_dropout, output_mask (4 flags)
- *   results: grad_q, grad_k, grad_v, grad_bias (grad_bias may be left out)
- * Causal attention is computed in blocks of query rows, each with the keys that it can see: up to 3/8 of
- * the work falls away.
+ * SDPA_BACKWARD operands: grad_out, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?,
+ * offset? attributes: is_causal, has_dropout, output_mask (4 flags) results: grad_q, grad_k,
+ * grad_v, grad_bias (grad_bias may be left out) Causal attention is computed in blocks of query
+ * rows, each with the keys that it can see: up to 3/8 of the work falls away.
  *
- * The dropout mask is drawn again in the backward pass from the same seed and offset (wide form, one
- * counter per call).
+ * The dropout mask is drawn again in the backward pass from the same seed and offset (wide form,
+ * one counter per call).
  */
 #include <math.h>
 #include <string.h>
@@ -25,15 +24,15 @@
 typedef struct attention_t {
   const tpui_lowering_t* op;
   tpui_builder_t* b;
-  tpu_dtype_t dtype;             // of scores and sums
-  int rank;                      // of q
-  int64_t groups, repeats;       // G, R
-  int64_t length, keys;          // L, S
-  int64_t width, value_width;    // E, Ev
-  tpui_hlo_t q, k, v;            // [G, R, L, E], [G, S, E], [G, S, Ev] in their own dtype
-  int64_t first_row;             // of a block: position of its first query row
-  tpui_hlo_t scale;              // rank 0, `dtype`
-  int bias_at, dropout_at;       // operand positions; dropout_at: p, scale?, seed?, offset?
+  tpu_dtype_t dtype;           // of scores and sums
+  int rank;                    // of q
+  int64_t groups, repeats;     // G, R
+  int64_t length, keys;        // L, S
+  int64_t width, value_width;  // E, Ev
+  tpui_hlo_t q, k, v;          // [G, R, L, E], [G, S, E], [G, S, Ev] in their own dtype
+  int64_t first_row;           // of a block: position of its first query row
+  tpui_hlo_t scale;            // rank 0, `dtype`
+  int bias_at, dropout_at;     // operand positions; dropout_at: p, scale?, seed?, offset?
 } attention_t;
 
 static bool read_attention(const tpui_lowering_t* op, int q_at, int dropout_at, attention_t* a) {
@@ -151,8 +150,8 @@ static void set_grouped(const attention_t* a, int result, tpui_hlo_t x) {
   if (tpui_result_needed(a->op, result)) tpui_set_result_reshaped(a->op, result, x);
 }
 
-/* exponent x v and the sums of exponent's rows in one product: v gets a column of ones. A sum of its
- * own would compute every exponential twice (XLA:CPU fuses it into both consumers). */
+/* exponent x v and the sums of exponent's rows in one product: v gets a column of ones. A sum of
+ * its own would compute every exponential twice (XLA:CPU fuses it into both consumers). */
 static void product_with_sum(const attention_t* a, tpui_hlo_t exponent, tpui_hlo_t* out_product,
                              tpui_hlo_t* out_sum) {
   tpui_builder_t* b = a->b;
@@ -213,8 +212,8 @@ static void attend(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out
   tpui_builder_t* b = a->b;
   tpui_hlo_t scores = make_scores(a), zero = tpui_constant(b, a->dtype, 0);
   tpui_hlo_t top = reduce_keys(a, "maximum", scores);
-  tpui_hlo_t shift = tpui_select(
-      b, tpui_compare(b, "EQ", top, tpui_constant(b, a->dtype, -INFINITY)), zero, top);
+  tpui_hlo_t shift =
+      tpui_select(b, tpui_compare(b, "EQ", top, tpui_constant(b, a->dtype, -INFINITY)), zero, top);
   tpui_hlo_t exponent = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, shift));
   tpui_hlo_t result, sum;
   if (has_dropout(a) || a->v.dtype != a->dtype) {
@@ -225,8 +224,8 @@ static void attend(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out
     product_with_sum(a, exponent, &result, &sum);
   }
   // Dividing after the product touches [L, Ev] numbers instead of [L, S].
-  tpui_hlo_t divisor = tpui_select(b, tpui_compare(b, "EQ", sum, zero),
-                                   tpui_constant(b, a->dtype, 1), sum);
+  tpui_hlo_t divisor =
+      tpui_select(b, tpui_compare(b, "EQ", sum, zero), tpui_constant(b, a->dtype, 1), sum);
   *out_result = tpui_binary(b, "divide", result, divisor);
   *out_log_sum = tpui_binary(b, "add", shift, tpui_unary(b, "log", sum));
 }
@@ -237,8 +236,8 @@ void tpui_lower_sdpa_forward(const tpui_lowering_t* op) {
   if (!read_attention(op, 0, 4, &a)) return;
   for (int i = 0; i < 2; ++i) {
     if (op->record->result_count <= 2 + i) break;
-    tpui_hlo_t number = has_dropout(&a) ? tpui_operand_as(op, 6 + i, TPU_I64)
-                                        : tpui_constant_int(b, TPU_I64, 0);
+    tpui_hlo_t number =
+        has_dropout(&a) ? tpui_operand_as(op, 6 + i, TPU_I64) : tpui_constant_int(b, TPU_I64, 0);
     tpui_set_result(op, 2 + i, number);
   }
   if (tpui_result_meta(op, 0)->numel == 0 || a.keys == 0) {

@@ -4,6 +4,7 @@
  * cases: y = forward(x, w), dx = input_grad(y, w), dw = weight_grad(x, y).
  */
 #include "lower/conv.h"
+
 #include "lower/gather.h"
 
 /* Up to this many groups become one convolution per group, which XLA:CPU runs twice as fast. */
@@ -31,8 +32,8 @@ static bool read_conv(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t weight
   read_sizes(op, 2, c->spatial, 1, c->dilation);
   c->groups = tpu_attr_int(op->record->attrs, 5, 1);
   int64_t places = tpui_count(weight, 2, weight.rank);
-  c->depthwise = c->groups > 1 && weight.sizes[1] == 1 && places > 0 &&
-                 places <= TPUI_MAX_DEPTHWISE_PLACES;
+  c->depthwise =
+      c->groups > 1 && weight.sizes[1] == 1 && places > 0 && places <= TPUI_MAX_DEPTHWISE_PLACES;
   c->pointwise = places == 1 && !c->depthwise;
   for (int i = 0; i < c->spatial; ++i) c->pointwise = c->pointwise && c->padding[i] == 0;
   return true;
@@ -62,19 +63,19 @@ static tpui_hlo_t convolve(const tpui_conv_t* c, tpui_hlo_t x, const char* x_dim
     padding = tpui_text(b, "%s%s[%lld, %lld]", padding, i > 0 ? ", " : "",
                         (long long)window->low[i], (long long)window->high[i]);
   }
-  const char* attributes = tpui_text(
-      b,
-      "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
-      "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
-      "feature_group_count = %lld : i64, batch_group_count = %lld : i64}>",
-      layout(c, x_dims), layout(c, w_dims), layout(c, y_dims),
-      tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
-      tpui_text_array(b, c->spatial, window->lhs_dilation),
-      tpui_text_array(b, c->spatial, window->rhs_dilation), (long long)window->feature_groups,
-      (long long)window->batch_groups);
+  const char* attributes =
+      tpui_text(b,
+                "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
+                "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
+                "feature_group_count = %lld : i64, batch_group_count = %lld : i64}>",
+                layout(c, x_dims), layout(c, w_dims), layout(c, y_dims),
+                tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
+                tpui_text_array(b, c->spatial, window->lhs_dilation),
+                tpui_text_array(b, c->spatial, window->rhs_dilation),
+                (long long)window->feature_groups, (long long)window->batch_groups);
   const tpui_hlo_t operands[] = {x, w};
-  return tpui_raw(b, "stablehlo.convolution", 2, operands, attributes, "", x.dtype,
-                  c->spatial + 2, sizes);
+  return tpui_raw(b, "stablehlo.convolution", 2, operands, attributes, "", x.dtype, c->spatial + 2,
+                  sizes);
 }
 
 static window_t plain_window(const tpui_conv_t* c) {
@@ -86,7 +87,7 @@ static window_t plain_window(const tpui_conv_t* c) {
 }
 
 static tpui_hlo_t one_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
-                                const int64_t* y_sizes) {
+                              const int64_t* y_sizes) {
   window_t window = plain_window(c);
   for (int i = 0; i < c->spatial; ++i) {
     window.stride[i] = c->stride[i];
@@ -125,7 +126,7 @@ static tpui_hlo_t turn_kernel(const tpui_conv_t* c, tpui_hlo_t w) {
 }
 
 static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
-                                   const int64_t* x_sizes) {
+                                 const int64_t* x_sizes) {
   window_t window = plain_window(c);
   for (int i = 0; i < c->spatial; ++i) {
     int64_t reach = c->dilation[i] * (w.sizes[2 + i] - 1);
@@ -135,8 +136,7 @@ static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t 
     window.low[i] = reach - c->padding[i];
     window.high[i] = x_sizes[2 + i] - spread - window.low[i] + reach;
   }
-  return convolve(c, y, "b, f", turn_kernel(c, w), "i, o", "b, f",
-                  &window, x_sizes);
+  return convolve(c, y, "b, f", turn_kernel(c, w), "i, o", "b, f", &window, x_sizes);
 }
 
 /* Channels of group g of a tensor whose dimension `dim` holds all groups. */
@@ -184,8 +184,8 @@ static tpui_hlo_t one_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t
     window.stride[i] = c->dilation[i];
     window.rhs_dilation[i] = c->stride[i];
     window.low[i] = c->padding[i];
-    window.high[i] = (w_sizes[2 + i] - 1) * c->dilation[i] + spread - x.sizes[2 + i] -
-                     c->padding[i];
+    window.high[i] =
+        (w_sizes[2 + i] - 1) * c->dilation[i] + spread - x.sizes[2 + i] - c->padding[i];
   }
   return convolve(c, x, "f, b", y, "i, o", "f, b", &window, w_sizes);
 }
@@ -207,13 +207,15 @@ static tpui_hlo_t dense_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo
 
 /* --- choosing --- */
 
-static tpui_hlo_t forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w, const int64_t* y_sizes) {
+static tpui_hlo_t forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
+                          const int64_t* y_sizes) {
   if (c->pointwise) return tpui_conv_pointwise_forward(c, x, w, y_sizes);
   if (c->depthwise) return tpui_conv_depthwise_forward(c, x, w, y_sizes);
   return dense_forward(c, x, w, y_sizes);
 }
 
-static tpui_hlo_t input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w, const int64_t* x_sizes) {
+static tpui_hlo_t input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
+                             const int64_t* x_sizes) {
   if (c->pointwise) return tpui_conv_pointwise_input_grad(c, y, w, x_sizes);
   if (c->depthwise) return tpui_conv_depthwise_input_grad(c, y, w, x_sizes);
   return dense_input_grad(c, y, w, x_sizes);
@@ -240,8 +242,8 @@ void tpui_lower_convolution(const tpui_lowering_t* op) {
   x = tpui_convert(b, x, dtype);
   w = tpui_convert(b, w, dtype);
   bool transposed = tpu_attr_int(op->record->attrs, 3, 0) != 0;
-  tpui_hlo_t y = transposed ? input_grad(&c, x, w, result->sizes)
-                            : forward(&c, x, w, result->sizes);
+  tpui_hlo_t y =
+      transposed ? input_grad(&c, x, w, result->sizes) : forward(&c, x, w, result->sizes);
   if (tpui_has_operand(op, 2)) {
     tpui_hlo_t bias = tpui_operand_as(op, 2, dtype);
     y = tpui_binary(b, "add", y, tpui_spread(b, bias, 1, y.rank, y.sizes));
@@ -275,13 +277,15 @@ void tpui_lower_convolution_backward(const tpui_lowering_t* op) {
   bool transposed = tpu_attr_int(op->record->attrs, 3, 0) != 0;
   if (wanted[0]) {
     tpui_hlo_t kernel = tpui_convert(b, w, dtype);
-    tpui_set_result(op, 0, transposed ? forward(&c, grad, kernel, x.sizes)
-                                      : input_grad(&c, grad, kernel, x.sizes));
+    tpui_set_result(
+        op, 0,
+        transposed ? forward(&c, grad, kernel, x.sizes) : input_grad(&c, grad, kernel, x.sizes));
   }
   if (wanted[1]) {
     tpui_hlo_t input = tpui_convert(b, x, dtype);
-    tpui_set_result(op, 1, transposed ? weight_grad(&c, grad, input, w.sizes)
-                                      : weight_grad(&c, input, grad, w.sizes));
+    tpui_set_result(
+        op, 1,
+        transposed ? weight_grad(&c, grad, input, w.sizes) : weight_grad(&c, input, grad, w.sizes));
   }
   if (wanted[2]) {
     int dims[TPUI_MAX_SPATIAL + 1] = {0};

@@ -1,8 +1,9 @@
 /* Convolution geometry and the ways to compute one. Internal to lower/.
  *
- * x [N, C, in..], w [O, C / groups, k..], y [N, O, out..]; all of one dtype. Three functions serve plain
- * and transposed convolutions and their gradients: y = forward(x, w), dx = input_grad(y, w),
- * dw = weight_grad(x, y). Sizes of the result are given, because they do not follow from the operands.
+ * x [N, C, in..], w [O, C / groups, k..], y [N, O, out..]; all of one dtype. Three functions serve
+ * plain and transposed convolutions and their gradients: y = forward(x, w), dx = input_grad(y, w),
+ * dw = weight_grad(x, y). Sizes of the result are given, because they do not follow from the
+ * operands.
  */
 #ifndef TPU_LOWER_CONV_H_
 #define TPU_LOWER_CONV_H_

@@ -3,7 +3,8 @@
 #include "lower/gather.h"
 
 /* Position of kernel place number `place` per spatial dimension (last one fastest). */
-static void place_position(const tpui_conv_t* c, const int64_t* w_sizes, int64_t place, int64_t* out) {
+static void place_position(const tpui_conv_t* c, const int64_t* w_sizes, int64_t place,
+                           int64_t* out) {
   for (int i = c->spatial - 1; i >= 0; --i) {
     out[i] = place % w_sizes[2 + i];
     place /= w_sizes[2 + i];
@@ -71,7 +72,7 @@ static tpui_hlo_t pad_input(const tpui_conv_t* c, tpui_hlo_t x) {
 }
 
 tpui_hlo_t tpui_conv_depthwise_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
-                                    const int64_t* y_sizes) {
+                                       const int64_t* y_sizes) {
   tpui_hlo_t padded = pad_input(c, repeat_channels(c, x, w.sizes[0] / c->groups));
   tpui_hlo_t sum = {0};
   int64_t position[TPUI_MAX_SPATIAL] = {0};
@@ -85,7 +86,7 @@ tpui_hlo_t tpui_conv_depthwise_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_
 }
 
 tpui_hlo_t tpui_conv_depthwise_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
-                                       const int64_t* x_sizes) {
+                                          const int64_t* x_sizes) {
   tpui_hlo_t zero = tpui_constant(c->b, y.dtype, 0), sum = zero;
   int64_t position[TPUI_MAX_SPATIAL] = {0};
   for (int64_t place = 0; place < place_count(c, w.sizes); ++place) {
@@ -106,7 +107,7 @@ tpui_hlo_t tpui_conv_depthwise_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tp
 }
 
 tpui_hlo_t tpui_conv_depthwise_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t y,
-                                        const int64_t* w_sizes) {
+                                           const int64_t* w_sizes) {
   tpui_hlo_t padded = pad_input(c, repeat_channels(c, x, w_sizes[0] / c->groups));
   tpui_hlo_t parts[TPUI_MAX_DEPTHWISE_PLACES];
   int dims[TPUI_MAX_SPATIAL + 1] = {0};
@@ -123,4 +124,3 @@ tpui_hlo_t tpui_conv_depthwise_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, t
   tpui_hlo_t all = tpui_concatenate(c->b, (int)count, parts, 1);
   return tpui_reshape(c->b, all, c->spatial + 2, w_sizes);
 }
-

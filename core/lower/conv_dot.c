@@ -1,5 +1,5 @@
-/* Convolutions with kernels of size 1 as matrix products: XLA:CPU runs them 7x faster this way. Groups
- * and images are batch dimensions of the product. */
+/* Convolutions with kernels of size 1 as matrix products: XLA:CPU runs them 7x faster this way.
+ * Groups and images are batch dimensions of the product. */
 #include "lower/conv.h"
 #include "lower/gather.h"
 
@@ -66,14 +66,15 @@ tpui_hlo_t tpui_conv_pointwise_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tp
 /* Sum over images of [N, groups, O / groups, K] products, shaped as the weight. */
 static tpui_hlo_t sum_images(const tpui_conv_t* c, tpui_hlo_t products, const int64_t* w_sizes) {
   const int images = 0;
-  return tpui_reshape(c->b, tpui_reduce(c->b, "add", products, 1, &images), c->spatial + 2, w_sizes);
+  return tpui_reshape(c->b, tpui_reduce(c->b, "add", products, 1, &images), c->spatial + 2,
+                      w_sizes);
 }
 
 tpui_hlo_t tpui_conv_pointwise_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t y,
                                            const int64_t* w_sizes) {
   tpui_hlo_t places = group_places(c, x, y.sizes + 2);
-  tpui_hlo_t grouped = tpui_reshape(c->b, y, 4,
-                                    (const int64_t[]){y.sizes[0], c->groups, y.sizes[1] / c->groups,
-                                                      places.sizes[3]});
+  tpui_hlo_t grouped = tpui_reshape(
+      c->b, y, 4,
+      (const int64_t[]){y.sizes[0], c->groups, y.sizes[1] / c->groups, places.sizes[3]});
   return sum_images(c, batched(c, grouped, 3, places, 3), w_sizes);
 }

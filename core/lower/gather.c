@@ -61,8 +61,7 @@ tpui_hlo_t tpui_wrap_index(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
 tpui_hlo_t tpui_clamp_index(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
   tpui_hlo_t wrapped = wrap(b, index, size);
   wrapped = tpui_binary(b, "maximum", wrapped, tpui_constant_int(b, TPU_I64, 0));
-  return tpui_binary(b, "minimum", wrapped,
-                     tpui_constant_int(b, TPU_I64, size > 0 ? size - 1 : 0));
+  return tpui_binary(b, "minimum", wrapped, tpui_constant_int(b, TPU_I64, size > 0 ? size - 1 : 0));
 }
 
 /* --- raw operations --- */
@@ -97,9 +96,8 @@ static const char* combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t dty
     return tpui_text_combiner(b, either ? "or" : kind, dtype);
   }
   const char* type = tpui_text_type(b, (tpui_type_t){dtype, 0, NULL});
-  return tpui_text(b,
-                   "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})", type,
-                   type, type);
+  return tpui_text(b, "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})",
+                   type, type, type);
 }
 
 tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_hlo_t indices,
@@ -122,8 +120,11 @@ tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_
 
 tpui_hlo_t tpui_take_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index) {
   if (!tpui_ok(b)) return x;
-  tpui_gather_dims_t dims = {.collapsed_count = 1, .collapsed_dims = {dim}, .map_count = 1,
-                             .index_map = {dim}, .index_vector_dim = index.rank};
+  tpui_gather_dims_t dims = {.collapsed_count = 1,
+                             .collapsed_dims = {dim},
+                             .map_count = 1,
+                             .index_map = {dim},
+                             .index_vector_dim = index.rank};
   int64_t sizes[2 * TPU_MAX_RANK], slices[TPU_MAX_RANK];
   int rank = 0;
   for (int i = 0; i < x.rank; ++i) {
@@ -141,8 +142,11 @@ tpui_hlo_t tpui_take_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t in
 tpui_hlo_t tpui_scatter_dim(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
                             tpui_hlo_t index, tpui_hlo_t source) {
   if (!tpui_ok(b)) return x;
-  tpui_gather_dims_t dims = {.collapsed_count = 1, .collapsed_dims = {dim}, .map_count = 1,
-                             .index_map = {dim}, .index_vector_dim = 1};
+  tpui_gather_dims_t dims = {.collapsed_count = 1,
+                             .collapsed_dims = {dim},
+                             .map_count = 1,
+                             .index_map = {dim},
+                             .index_vector_dim = 1};
   for (int i = 0; i < x.rank; ++i) {
     if (i != dim) dims.window_dims[dims.window_count++] = i;
   }
@@ -152,8 +156,8 @@ tpui_hlo_t tpui_scatter_dim(tpui_builder_t* b, const char* kind, tpui_hlo_t x, i
 /* Flat position in x of every element of `index`'s shape, with `index` as coordinate `dim`. Flat
  * positions keep the emitted loops one-dimensional, whatever the rank. */
 static tpui_hlo_t flat_position(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index) {
-  tpui_hlo_t position = tpui_binary(
-      b, "multiply", index, tpui_constant_int(b, TPU_I64, tpui_count(x, dim + 1, x.rank)));
+  tpui_hlo_t position = tpui_binary(b, "multiply", index,
+                                    tpui_constant_int(b, TPU_I64, tpui_count(x, dim + 1, x.rank)));
   for (int i = 0; i < x.rank; ++i) {
     if (i == dim || index.sizes[i] == 1) continue;
     tpui_hlo_t coordinate = tpui_iota(b, TPU_I64, index.rank, index.sizes, i);
@@ -166,8 +170,8 @@ static tpui_hlo_t flat_position(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_h
 
 /* Gathers at positions that are known to be valid. */
 static tpui_hlo_t gather_flat(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t position) {
-  const tpui_gather_dims_t dims = {.collapsed_count = 1, .map_count = 1,
-                                   .index_vector_dim = position.rank};
+  const tpui_gather_dims_t dims = {
+      .collapsed_count = 1, .map_count = 1, .index_vector_dim = position.rank};
   const int64_t one = 1;
   return tpui_gather(b, tpui_flatten(b, x), position, &dims, &one, position.rank, position.sizes);
 }
@@ -200,7 +204,8 @@ static tpui_hlo_t cut_to(tpui_builder_t* b, tpui_hlo_t source, tpui_hlo_t index)
 }
 
 /* One index per line along `dim` and every other dimension whole: each element of x has at most one
- * update, found by comparing with its own coordinate. No scatter (a serial loop on CPU) is needed. */
+ * update, found by comparing with its own coordinate. No scatter (a serial loop on CPU) is needed.
+ */
 static tpui_hlo_t scatter_one_per_line(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
                                        tpui_hlo_t index, tpui_hlo_t source) {
   tpui_hlo_t here = tpui_iota(b, TPU_I64, x.rank, x.sizes, dim);
@@ -229,9 +234,9 @@ tpui_hlo_t tpui_scatter_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x,
   }
   if (one_per_line) return scatter_one_per_line(b, kind, x, dim, wrapped, source);
   // An index outside `dim` must not land in a neighbouring line: it becomes -1, which is dropped.
-  tpui_hlo_t valid = tpui_binary(
-      b, "and", tpui_compare_constant(b, "GE", wrapped, 0),
-      tpui_compare(b, "LT", wrapped, tpui_constant_int(b, TPU_I64, x.sizes[dim])));
+  tpui_hlo_t valid =
+      tpui_binary(b, "and", tpui_compare_constant(b, "GE", wrapped, 0),
+                  tpui_compare(b, "LT", wrapped, tpui_constant_int(b, TPU_I64, x.sizes[dim])));
   tpui_hlo_t position = flat_position(b, x, dim, wrapped);
   position = tpui_select(b, valid, position, tpui_constant_int(b, TPU_I64, -1));
   return scatter_flat(b, kind, x, position, source);

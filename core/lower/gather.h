@@ -47,14 +47,15 @@ tpui_hlo_t tpui_clamp_index(tpui_builder_t* b, tpui_hlo_t index, int64_t size);
 tpui_hlo_t tpui_gather(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t indices,
                        const tpui_gather_dims_t* dims, const int64_t* slice_sizes, int rank,
                        const int64_t* sizes);
-/* `kind`: "set", or a two-operand StableHLO op ("add", "multiply", "maximum", "minimum"). Bool "add"
- * is "or". Result has x's type. */
+/* `kind`: "set", or a two-operand StableHLO op ("add", "multiply", "maximum", "minimum"). Bool
+ * "add" is "or". Result has x's type. */
 tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_hlo_t indices,
                         tpui_hlo_t updates, const tpui_gather_dims_t* dims);
 
 /* x with dimension `dim` replaced by the dimensions of `index` (whole slices are taken). */
 tpui_hlo_t tpui_take_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index);
-/* torch.gather: result[i..] = x[.., index[i..], ..]; same rank, index no larger than x elsewhere. */
+/* torch.gather: result[i..] = x[.., index[i..], ..]; same rank, index no larger than x elsewhere.
+ */
 tpui_hlo_t tpui_take_along(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index);
 /* Combines slices of `source` into x at rank-1 `index` along `dim`. */
 tpui_hlo_t tpui_scatter_dim(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,

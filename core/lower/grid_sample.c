@@ -41,8 +41,8 @@ static tpui_hlo_t sub(const sampler_t* s, tpui_hlo_t x, tpui_hlo_t y) {
 static tpui_hlo_t clip(const sampler_t* s, tpui_hlo_t x, int64_t size, tpui_hlo_t* factor) {
   tpui_builder_t* b = s->b;
   tpui_hlo_t zero = constant(s, 0), last = constant(s, (double)(size - 1));
-  tpui_hlo_t inner = tpui_binary(b, "and", tpui_compare(b, "GT", x, zero),
-                                 tpui_compare(b, "LT", x, last));
+  tpui_hlo_t inner =
+      tpui_binary(b, "and", tpui_compare(b, "GT", x, zero), tpui_compare(b, "LT", x, last));
   *factor = tpui_select(b, inner, *factor, zero);
   return tpui_binary(b, "minimum", tpui_binary(b, "maximum", x, zero), last);
 }
@@ -81,15 +81,15 @@ static void set_tap(const sampler_t* s, axis_t* axis, int k, tpui_hlo_t at, int6
     tpui_hlo_t unused = constant(s, 1);
     at = apply_padding(s, at, size, &unused);
   }
-  axis->inside[k] = tpui_binary(
-      b, "and", tpui_compare(b, "GE", at, constant(s, 0)),
-      tpui_compare(b, "LE", at, constant(s, (double)(size - 1))));
+  axis->inside[k] = tpui_binary(b, "and", tpui_compare(b, "GE", at, constant(s, 0)),
+                                tpui_compare(b, "LE", at, constant(s, (double)(size - 1))));
   at = tpui_binary(b, "minimum", tpui_binary(b, "maximum", at, constant(s, 0)),
                    constant(s, (double)(size - 1)));
   axis->place[k] = tpui_convert(b, at, TPU_I64);
 }
 
-/* Cubic convolution weights (a = -0.75) at distance t + 1, t, 1 - t, 2 - t and their derivatives by t.
+/* Cubic convolution weights (a = -0.75) at distance t + 1, t, 1 - t, 2 - t and their derivatives by
+ * t.
  */
 static void set_cubic(const sampler_t* s, axis_t* axis, tpui_hlo_t t) {
   static const double near[] = {1.25, -2.25, 0, 1}, far[] = {-0.75, 3.75, -6, 3};
@@ -172,8 +172,8 @@ static tpui_hlo_t spread(const sampler_t* s, tpui_hlo_t x) {
 }
 
 static tpui_hlo_t tap_position(const sampler_t* s, const axis_t* y, int i, const axis_t* x, int j) {
-  tpui_hlo_t row = tpui_binary(s->b, "multiply", y->place[i],
-                               tpui_constant_int(s->b, TPU_I64, s->width));
+  tpui_hlo_t row =
+      tpui_binary(s->b, "multiply", y->place[i], tpui_constant_int(s->b, TPU_I64, s->width));
   return spread(s, tpui_binary(s->b, "add", row, x->place[j]));
 }
 
@@ -241,10 +241,10 @@ void tpui_lower_grid_sample_backward(const tpui_lowering_t* op) {
       }
       tpui_hlo_t product = mul(&s, grad, tpui_take_along(b, image, 2, position));
       product = tpui_reduce(b, "add", product, 1, &channel_dim);
-      grad_x = add(&s, grad_x, mul(&s, product, tap_weight(&s, &y, i, y.weight[i], &x, j,
-                                                           x.slope[j])));
-      grad_y = add(&s, grad_y, mul(&s, product, tap_weight(&s, &y, i, y.slope[i], &x, j,
-                                                           x.weight[j])));
+      grad_x =
+          add(&s, grad_x, mul(&s, product, tap_weight(&s, &y, i, y.weight[i], &x, j, x.slope[j])));
+      grad_y =
+          add(&s, grad_y, mul(&s, product, tap_weight(&s, &y, i, y.slope[i], &x, j, x.weight[j])));
     }
   }
   if (want_input) tpui_set_result_reshaped(op, 0, grad_input);

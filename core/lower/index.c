@@ -1,8 +1,8 @@
 /* Reading with index tensors: index_select, gather, index, take, embedding. */
+#include <string.h>
+
 #include "lower/gather.h"
 #include "lower/index_list.h"
-
-#include <string.h>
 
 void tpui_lower_index_select(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_at_least_1d(op->b, tpui_operand(op, 0));
@@ -77,15 +77,16 @@ static tpui_hlo_t merge_indices(tpui_builder_t* b, const tpui_index_list_t* list
     merged *= size;
     tpui_hlo_t index = clamp ? tpui_clamp_index(b, list->indices[k], size)
                              : tpui_wrap_index(b, list->indices[k], size);
-    position = k == 0 ? index
-                      : tpui_binary(b, "add",
-                                    tpui_binary(b, "multiply", position,
-                                                tpui_constant_int(b, TPU_I64, size)),
-                                    index);
+    position =
+        k == 0
+            ? index
+            : tpui_binary(b, "add",
+                          tpui_binary(b, "multiply", position, tpui_constant_int(b, TPU_I64, size)),
+                          index);
     if (clamp) continue;
-    tpui_hlo_t inside = tpui_binary(b, "and", tpui_compare_constant(b, "GE", index, 0),
-                                    tpui_compare(b, "LT", index,
-                                                 tpui_constant_int(b, TPU_I64, size)));
+    tpui_hlo_t inside =
+        tpui_binary(b, "and", tpui_compare_constant(b, "GE", index, 0),
+                    tpui_compare(b, "LT", index, tpui_constant_int(b, TPU_I64, size)));
     valid = k == 0 ? inside : tpui_binary(b, "and", valid, inside);
   }
   if (!clamp) position = tpui_select(b, valid, position, tpui_constant_int(b, TPU_I64, merged));

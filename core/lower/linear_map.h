@@ -1,4 +1,5 @@
-/* Linear maps along one dimension: resampling and adaptive pools are made of them. Internal to lower/.
+/* Linear maps along one dimension: resampling and adaptive pools are made of them. Internal to
+ * lower/.
  */
 #ifndef TPU_LOWER_LINEAR_MAP_H_
 #define TPU_LOWER_LINEAR_MAP_H_

@@ -72,10 +72,10 @@ void tpui_lower_huber_loss(const tpui_lowering_t* op) {
   pair_t p = read_pair(op, 0);
   tpui_hlo_t limit = tpui_operand_as(op, 2, p.dtype);
   tpui_hlo_t distance = tpui_unary(b, "abs", tpui_binary(b, "subtract", p.x, p.y));
-  tpui_hlo_t square = tpui_binary_constant(b, "multiply",
-                                           tpui_binary(b, "multiply", distance, distance), 0.5);
-  tpui_hlo_t line = tpui_binary(b, "subtract", distance,
-                                tpui_binary_constant(b, "multiply", limit, 0.5));
+  tpui_hlo_t square =
+      tpui_binary_constant(b, "multiply", tpui_binary(b, "multiply", distance, distance), 0.5);
+  tpui_hlo_t line =
+      tpui_binary(b, "subtract", distance, tpui_binary_constant(b, "multiply", limit, 0.5));
   if (strcmp(op->argument, "huber") == 0) {
     line = tpui_binary(b, "multiply", limit, line);
   } else {
@@ -126,8 +126,8 @@ void tpui_lower_binary_cross_entropy_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pair_t p = read_pair(op, 1);
   tpui_hlo_t grad = read_grad(op, &p, tpu_attr_int(op->record->attrs, 0, REDUCE_MEAN));
-  tpui_hlo_t spread = tpui_binary(b, "multiply",
-                                  tpui_binary(b, "subtract", constant(b, p.x, 1), p.x), p.x);
+  tpui_hlo_t spread =
+      tpui_binary(b, "multiply", tpui_binary(b, "subtract", constant(b, p.x, 1), p.x), p.x);
   spread = tpui_binary(b, "maximum", spread, constant(b, p.x, 1e-12));
   tpui_hlo_t slope = tpui_binary(b, "divide", tpui_binary(b, "subtract", p.x, p.y), spread);
   if (tpui_has_operand(op, 3)) {
@@ -139,10 +139,10 @@ void tpui_lower_binary_cross_entropy_backward(const tpui_lowering_t* op) {
 /* --- negative log likelihood: classes are dimension 1 (0 of a 1-d input) --- */
 
 typedef struct nll_t {
-  tpui_hlo_t x;          // [N, C, ..] in the math dtype
-  tpui_hlo_t target;     // [N, 1, ..] int64
-  tpui_hlo_t valid;      // target is not ignore_index
-  tpui_hlo_t weight;     // [C], or one element
+  tpui_hlo_t x;       // [N, C, ..] in the math dtype
+  tpui_hlo_t target;  // [N, 1, ..] int64
+  tpui_hlo_t valid;   // target is not ignore_index
+  tpui_hlo_t weight;  // [C], or one element
   bool weighted;
   int dim;
 } nll_t;

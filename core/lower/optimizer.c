@@ -1,8 +1,8 @@
 /* Fused optimizer steps for one parameter, and the gradient scaler's two ops.
  *
  * The shim splits torch._fused_*_ lists into these rows. Math is float32 (float64 for float64
- * parameters); scalars are combined in float64. With found_inf set nothing changes. With grad_scale the
- * gradient is divided by it first and is the last result.
+ * parameters); scalars are combined in float64. With found_inf set nothing changes. With grad_scale
+ * the gradient is divided by it first and is the last result.
  *
  * ADAM_STEP operands: param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq?, step, lr, beta1, beta2,
  *     weight_decay, eps, grad_scale?, found_inf?   (step, lr: numbers or one-element tensors)
@@ -12,10 +12,8 @@
  *     grad_scale?, found_inf?
  *   attributes: nesterov, maximize, is_first_step
  *   results: param, [momentum_buffer if given], [grad if grad_scale]
- * ADAGRAD_STEP operands: param, grad, state_sum, step, lr, lr_decay, weight_decay, eps, grad_scale?,
- *     found_inf?
- *   attributes: maximize
- *   results: param, state_sum, [grad if grad_scale]
+ * ADAGRAD_STEP operands: param, grad, state_sum, step, lr, lr_decay, weight_decay, eps,
+ * grad_scale?, found_inf? attributes: maximize results: param, state_sum, [grad if grad_scale]
  * AMP_UNSCALE operands: grad, found_inf, inv_scale; results: grad, found_inf
  * AMP_UPDATE operands: scale, growth_tracker, found_inf, growth_factor, backoff_factor
  *   attributes: growth_interval; results: scale, growth_tracker
@@ -26,9 +24,9 @@ typedef struct step_t {
   const tpui_lowering_t* op;
   tpui_builder_t* b;
   tpu_dtype_t dtype;
-  tpui_hlo_t param, grad;   // grad after scale and sign
-  tpui_hlo_t scaled_grad;   // grad after scale, for the last result
-  int scale_at;             // operand of grad_scale?; found_inf? follows
+  tpui_hlo_t param, grad;  // grad after scale and sign
+  tpui_hlo_t scaled_grad;  // grad after scale, for the last result
+  int scale_at;            // operand of grad_scale?; found_inf? follows
 } step_t;
 
 static tpui_hlo_t mul(const step_t* s, tpui_hlo_t x, tpui_hlo_t y) {
@@ -63,7 +61,8 @@ static step_t begin_step(const tpui_lowering_t* op, int scale_at, bool maximize)
   s.dtype = tpui_math_dtype(param.dtype);
   s.param = tpui_convert(s.b, param, s.dtype);
   s.grad = tpui_operand_as(op, 1, s.dtype);
-  if (tpui_has_operand(op, scale_at)) s.grad = quotient(&s, s.grad, narrow(&s, number(&s, scale_at)));
+  if (tpui_has_operand(op, scale_at))
+    s.grad = quotient(&s, s.grad, narrow(&s, number(&s, scale_at)));
   s.scaled_grad = s.grad;
   if (maximize) s.grad = tpui_unary(s.b, "negate", s.grad);
   return s;
@@ -179,8 +178,7 @@ void tpui_lower_amp_update(const tpui_lowering_t* op) {
   tpui_hlo_t found = tpui_reshape(b, tpui_operand(op, 2), 0, NULL);
   tpui_hlo_t infinite = tpui_compare_constant(b, "NE", found, 0);
   tpui_hlo_t next = tpui_binary(b, "add", tracker, tpui_constant(b, tracker.dtype, 1));
-  tpui_hlo_t interval = tpui_constant_int(b, tracker.dtype,
-                                          tpu_attr_int(op->record->attrs, 0, 1));
+  tpui_hlo_t interval = tpui_constant_int(b, tracker.dtype, tpu_attr_int(op->record->attrs, 0, 1));
   tpui_hlo_t due = tpui_compare(b, "EQ", next, interval), none = tpui_constant(b, tracker.dtype, 0);
   tpui_hlo_t grown = tpui_binary(b, "multiply", scale, tpui_operand_as(op, 3, scale.dtype));
   // A scale that would become infinite stays.

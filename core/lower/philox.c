@@ -1,4 +1,5 @@
-/* Philox 4x32-10 and the distributions that everything else is made of. random.h states the contract.
+/* Philox 4x32-10 and the distributions that everything else is made of. random.h states the
+ * contract.
  */
 #include "lower/gather.h"
 #include "lower/random.h"
@@ -54,8 +55,8 @@ static void philox(tpui_builder_t* b, tpui_hlo_t seed, tpui_hlo_t c[4]) {
 }
 
 /* The four words of every element's counter, UINT32 [numel] each. Elements that share a counter
- * compute it four times: on CPU that is still 4x faster than interleaving four arrays, because the loop
- * has no branches and becomes vector code. */
+ * compute it four times: on CPU that is still 4x faster than interleaving four arrays, because the
+ * loop has no branches and becomes vector code. */
 static void draw(const tpui_random_t* r, int stream, int64_t numel, tpui_hlo_t words[4]) {
   tpui_builder_t* b = r->b;
   tpui_hlo_t number = tpui_iota(b, TPU_U64, 1, &numel, 0);
@@ -167,7 +168,8 @@ tpui_hlo_t tpui_random_keep(const tpui_random_t* r, tpui_hlo_t p, int rank, cons
 static tpui_hlo_t wave(tpui_builder_t* b, tpui_hlo_t t, tpui_hlo_t odd) {
   tpu_dtype_t dtype = t.dtype;
   // sin is cos a quarter turn earlier; |t - 1/4| stays below one turn.
-  tpui_hlo_t quarter = tpui_select(b, odd, tpui_constant(b, dtype, 0.25), tpui_constant(b, dtype, 0));
+  tpui_hlo_t quarter =
+      tpui_select(b, odd, tpui_constant(b, dtype, 0.25), tpui_constant(b, dtype, 0));
   t = tpui_unary(b, "abs", tpui_binary(b, "subtract", t, quarter));
   // Fold to s = distance from the nearest zero of cos, in turns: cos(2 pi t) = sin(2 pi s).
   tpui_hlo_t half = tpui_constant(b, dtype, 0.5);
@@ -175,11 +177,18 @@ static tpui_hlo_t wave(tpui_builder_t* b, tpui_hlo_t t, tpui_hlo_t odd) {
   tpui_hlo_t s = tpui_binary(b, "subtract", tpui_constant(b, dtype, 0.25), t);
   tpui_hlo_t x = tpui_binary_constant(b, "multiply", s, 6.283185307179586);
   tpui_hlo_t square = tpui_binary(b, "multiply", x, x);
-  static const double terms[] = {  // (-1)^k / (2k + 1)!, highest first
-      1 / 51090942171709440000.0, -1 / 121645100408832000.0, 1 / 355687428096000.0,
-      -1 / 1307674368000.0,       1 / 6227020800.0,          -1 / 39916800.0,
-      1 / 362880.0,               -1 / 5040.0,               1 / 120.0,
-      -1 / 6.0,                   1.0};
+  static const double terms[] = {// (-1)^k / (2k + 1)!, highest first
+                                 1 / 51090942171709440000.0,
+                                 -1 / 121645100408832000.0,
+                                 1 / 355687428096000.0,
+                                 -1 / 1307674368000.0,
+                                 1 / 6227020800.0,
+                                 -1 / 39916800.0,
+                                 1 / 362880.0,
+                                 -1 / 5040.0,
+                                 1 / 120.0,
+                                 -1 / 6.0,
+                                 1.0};
   int first = dtype == TPU_F64 ? 0 : 5;
   tpui_hlo_t sum = tpui_full_like(b, t, dtype, terms[first]);
   for (size_t k = (size_t)first + 1; k < sizeof terms / sizeof terms[0]; ++k) {

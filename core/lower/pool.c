@@ -1,10 +1,12 @@
-/* Max and average pools of two or three spatial dimensions, fixed and adaptive, and their gradients.
+/* Max and average pools of two or three spatial dimensions, fixed and adaptive, and their
+ * gradients.
  *
  * A window is walked one dimension at a time (separable): k places per dimension instead of k^n, as
  * strided slices that XLA fuses into one loop.
  */
-#include "lower/gather.h"
 #include "lower/pool.h"
+
+#include "lower/gather.h"
 
 #define MAX_SPATIAL TPUI_MAX_POOLED
 
@@ -40,7 +42,7 @@ tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64
   int64_t first = k * p->dilation[i] - p->padding[i];
   int64_t last = first + (out_size - 1) * p->stride[i];
   int64_t low[TPU_MAX_RANK] = {0}, high[TPU_MAX_RANK] = {0};
-  low[dim] = -first;            // crops when positive: place 0 of the result is `first`
+  low[dim] = -first;  // crops when positive: place 0 of the result is `first`
   high[dim] = last + 1 - size;
   tpui_hlo_t span = tpui_pad(p->b, x, fill, low, high, NULL);
   if (p->stride[i] == 1 || out_size == 1) return span;
@@ -63,8 +65,8 @@ tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int
 
 /* --- max --- */
 
-/* Maximum along one dimension with the flat index (within the pooled dimensions) where it was found.
- * `index` holds the flat index of every place of `value`; -1 stands for places outside. */
+/* Maximum along one dimension with the flat index (within the pooled dimensions) where it was
+ * found. `index` holds the flat index of every place of `value`; -1 stands for places outside. */
 static void max_along(const pool_t* p, int i, int64_t out_size, tpui_hlo_t* value,
                       tpui_hlo_t* index) {
   tpui_builder_t* b = p->b;
@@ -104,8 +106,8 @@ static tpui_hlo_t flat_index(tpui_builder_t* b, tpui_hlo_t x, int spatial) {
 
 /* One number per output place along pooled dimension i: (j * stride + first) * scale, spread over
  * `sizes`. With `clip`, the first place of the window that lies inside instead. */
-static tpui_hlo_t place_line(const pool_t* p, int i, int64_t first, int64_t scale, bool clip, int rank,
-                             const int64_t* sizes) {
+static tpui_hlo_t place_line(const pool_t* p, int i, int64_t first, int64_t scale, bool clip,
+                             int rank, const int64_t* sizes) {
   int dim = rank - p->spatial + i;
   int64_t count = sizes[dim];
   int64_t* values = tpui_arena(p->b, (size_t)count * sizeof(int64_t));
@@ -124,8 +126,8 @@ static int64_t place_count(const pool_t* p) {
   return places;
 }
 
-/* Compares the places of a window one after the other. A place outside holds the lowest value, which
- * is never greater than the best, so no check of bounds is needed. */
+/* Compares the places of a window one after the other. A place outside holds the lowest value,
+ * which is never greater than the best, so no check of bounds is needed. */
 static void max_direct(const pool_t* p, tpui_hlo_t x, const int64_t* sizes, tpui_hlo_t* out_value,
                        tpui_hlo_t* out_index) {
   tpui_builder_t* b = p->b;
@@ -147,8 +149,8 @@ static void max_direct(const pool_t* p, tpui_hlo_t x, const int64_t* sizes, tpui
       int64_t k = rest % p->kernel[i];
       rest /= p->kernel[i];
       v = tpui_window_place(p, v, i, k, sizes[x.rank - p->spatial + i], lowest);
-      tpui_hlo_t line = place_line(p, i, k * p->dilation[i] - p->padding[i], scale[i], false, x.rank,
-                                   sizes);
+      tpui_hlo_t line =
+          place_line(p, i, k * p->dilation[i] - p->padding[i], scale[i], false, x.rank, sizes);
       at = i == p->spatial - 1 ? line : tpui_binary(b, "add", at, line);
     }
     tpui_hlo_t better = tpui_compare(b, "GT", v, value);
@@ -185,8 +187,8 @@ void tpui_lower_max_pool(const tpui_lowering_t* op) {
   tpui_set_result(op, 1, index);
 }
 
-/* Up to this many windows over one input place their gradients are added up by comparing the window's
- * index with the place, instead of a scatter (a serial loop on CPU). */
+/* Up to this many windows over one input place their gradients are added up by comparing the
+ * window's index with the place, instead of a scatter (a serial loop on CPU). */
 #define MAX_COMPARED_WINDOWS 64
 
 /* Windows that can cover an input place along dimension i. */
@@ -195,8 +197,8 @@ static int64_t cover_count(const pool_t* p, int i) {
   return (reach + p->stride[i] - 1) / p->stride[i];
 }
 
-/* For every input place along dimension i, the value of the t-th last window that begins at or before
- * it: out[x] = y[floor((x + padding) / stride) - t], `fill` where there is none. */
+/* For every input place along dimension i, the value of the t-th last window that begins at or
+ * before it: out[x] = y[floor((x + padding) / stride) - t], `fill` where there is none. */
 static tpui_hlo_t covering_window(const pool_t* p, tpui_hlo_t y, int i, int64_t t, int64_t in_size,
                                   tpui_hlo_t fill) {
   int dim = y.rank - p->spatial + i;
@@ -264,20 +266,21 @@ void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
   grad = tpui_convert(b, grad, dtype);
   int64_t windows = 1;
   for (int i = 0; i < p.spatial; ++i) windows *= cover_count(&p, i);
-  tpui_set_result(op, 0, windows <= MAX_COMPARED_WINDOWS
-                             ? max_grad_by_compare(&p, grad, index, x, windows)
-                             : tpui_pool_scatter(b, grad, index, x, p.spatial));
+  tpui_set_result(op, 0,
+                  windows <= MAX_COMPARED_WINDOWS
+                      ? max_grad_by_compare(&p, grad, index, x, windows)
+                      : tpui_pool_scatter(b, grad, index, x, p.spatial));
 }
 
 /* --- average --- */
 
-/* What every window's sum is divided by, per place of the result; PyTorch's rule: the window's extent
- * clipped to the padded input, or to the input itself without count_include_pad. */
+/* What every window's sum is divided by, per place of the result; PyTorch's rule: the window's
+ * extent clipped to the padded input, or to the input itself without count_include_pad. */
 static tpui_hlo_t divisors(const pool_t* p, const int64_t* in, const int64_t* out, int rank,
                            const int64_t* sizes, bool include_pad, int64_t override,
                            tpu_dtype_t dtype) {
   tpui_builder_t* b = p->b;
-  if (override != 0) return tpui_constant(b, dtype, (double)override);
+  if (override != 0) return tpui_constant(b, dtype, (double) override);
   tpui_hlo_t total = {0};
   for (int i = 0; i < p->spatial; ++i) {
     int64_t* counts = tpui_arena(b, (size_t)(out[i] > 0 ? out[i] : 1) * sizeof(int64_t));

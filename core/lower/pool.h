@@ -1,5 +1,5 @@
-/* Windows over the last dimensions of a tensor: pools, unfold and fold are made of them. Internal to
- * lower/.
+/* Windows over the last dimensions of a tensor: pools, unfold and fold are made of them. Internal
+ * to lower/.
  */
 #ifndef TPU_LOWER_POOL_H_
 #define TPU_LOWER_POOL_H_

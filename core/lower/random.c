@@ -1,10 +1,12 @@
 /* Random ATen ops. Every one ends with two operands, seed and offset; its own arguments are counted
- * from the end, because forms that overwrite self do not pass it. random.h states the number contract.
+ * from the end, because forms that overwrite self do not pass it. random.h states the number
+ * contract.
  */
+#include "lower/random.h"
+
 #include <string.h>
 
 #include "lower/gather.h"
-#include "lower/random.h"
 #include "lower/sort.h"
 
 /* Operand number `back` before the seed: 1 is the last argument. */
@@ -87,22 +89,34 @@ void tpui_lower_bernoulli(const tpui_lowering_t* op) {
 
 /* --- integers --- */
 
-/* Largest value of random_() and of an open upper bound: all of an integer's, or as many integers as a
- * float can count exactly. */
+/* Largest value of random_() and of an open upper bound: all of an integer's, or as many integers
+ * as a float can count exactly. */
 static int64_t greatest(tpu_dtype_t dtype) {
   switch (dtype) {
-    case TPU_BOOL: return 1;
-    case TPU_F16: return 1 << 11;
-    case TPU_BF16: return 1 << 8;
-    case TPU_F32: return 1 << 24;
-    case TPU_F64: return (int64_t)1 << 53;
-    case TPU_U8: return UINT8_MAX;
-    case TPU_I8: return INT8_MAX;
-    case TPU_I16: return INT16_MAX;
-    case TPU_U16: return UINT16_MAX;
-    case TPU_I32: return INT32_MAX;
-    case TPU_U32: return UINT32_MAX;
-    default: return INT64_MAX;
+    case TPU_BOOL:
+      return 1;
+    case TPU_F16:
+      return 1 << 11;
+    case TPU_BF16:
+      return 1 << 8;
+    case TPU_F32:
+      return 1 << 24;
+    case TPU_F64:
+      return (int64_t)1 << 53;
+    case TPU_U8:
+      return UINT8_MAX;
+    case TPU_I8:
+      return INT8_MAX;
+    case TPU_I16:
+      return INT16_MAX;
+    case TPU_U16:
+      return UINT16_MAX;
+    case TPU_I32:
+      return INT32_MAX;
+    case TPU_U32:
+      return UINT32_MAX;
+    default:
+      return INT64_MAX;
   }
 }
 
@@ -136,8 +150,8 @@ void tpui_lower_random_integers(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, x);
 }
 
-/* Attribute 0: n. Sorting numbers whose low bits are replaced by their position gives the position in
- * random order with a one-operand sort. */
+/* Attribute 0: n. Sorting numbers whose low bits are replaced by their position gives the position
+ * in random order with a one-operand sort. */
 void tpui_lower_randperm(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_random_t r = read_random(op);
@@ -171,10 +185,10 @@ void tpui_lower_dropout(const tpui_lowering_t* op) {
   tpui_hlo_t keep = tpui_random_keep(&r, p, x.rank, x.sizes);
   tpui_hlo_t one = tpui_constant(b, TPU_F64, 1), zero = tpui_constant(b, TPU_F64, 0);
   tpui_hlo_t left = tpui_binary(b, "subtract", one, tpui_operand_as(op, 1, TPU_F64));
-  tpui_hlo_t scale = tpui_select(b, tpui_compare(b, "GT", left, zero),
-                                 tpui_binary(b, "divide", one, left), zero);
-  tpui_hlo_t scaled = tpui_binary(b, "multiply", tpui_convert(b, x, dtype),
-                                  tpui_convert(b, scale, dtype));
+  tpui_hlo_t scale =
+      tpui_select(b, tpui_compare(b, "GT", left, zero), tpui_binary(b, "divide", one, left), zero);
+  tpui_hlo_t scaled =
+      tpui_binary(b, "multiply", tpui_convert(b, x, dtype), tpui_convert(b, scale, dtype));
   tpui_set_result(op, 0, tpui_select(b, keep, scaled, tpui_constant(b, dtype, 0)));
   tpui_set_result(op, 1, keep);
 }
@@ -224,7 +238,8 @@ static tpui_hlo_t draw_distinct(const tpui_random_t* r, tpui_hlo_t weights, int6
   return tpui_slice_dim(b, tpui_sort_order(b, score, 1, true), 1, 0, samples);
 }
 
-/* Operands: weights ([C] or [N, C], not normalised), seed, offset; attributes: samples, replacement. */
+/* Operands: weights ([C] or [N, C], not normalised), seed, offset; attributes: samples,
+ * replacement. */
 void tpui_lower_multinomial(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t weights = tpui_operand(op, 0);
@@ -235,6 +250,7 @@ void tpui_lower_multinomial(const tpui_lowering_t* op) {
   int64_t classes = weights.sizes[weights.rank - 1];
   const int64_t sizes[] = {weights.rank > 1 ? weights.sizes[0] : 1, classes};
   weights = tpui_reshape(b, tpui_convert(b, weights, tpui_math_dtype(weights.dtype)), 2, sizes);
-  tpui_set_result_reshaped(op, 0, replacement ? draw_classes(&r, weights, samples)
-                                              : draw_distinct(&r, weights, samples));
+  tpui_set_result_reshaped(
+      op, 0,
+      replacement ? draw_classes(&r, weights, samples) : draw_distinct(&r, weights, samples));
 }

@@ -4,10 +4,10 @@
  *   key      = (seed low 32 bits, seed high 32 bits)
  *   counter  = (c low, c high, s, 0) with c = offset + i / 4
  *   element i takes word i % 4. s is the stream: 0, and 1 for the low half of 64-bit draws.
- * A call owns the counters c in [offset, offset + ceil(numel / 4)), numel being its result's element
- * count, with every (s, third word): the next call starts behind them. A call that needs more draws
- * than its result has elements uses the wide form, which owns one c:
- *   counter  = (offset low, offset high, i / 4 low, i / 4 high + 2^31)
+ * A call owns the counters c in [offset, offset + ceil(numel / 4)), numel being its result's
+ * element count, with every (s, third word): the next call starts behind them. A call that needs
+ * more draws than its result has elements uses the wide form, which owns one c: counter  = (offset
+ * low, offset high, i / 4 low, i / 4 high + 2^31)
  *
  * Word w becomes a float32 in [0, 1) as (w >> 8) * 2^-24 and in (0, 1) as ((w >> 9) + 0.5) * 2^-23;
  * float64 draws use 53 (52) bits of two words; half types use their own precision's bits. Normal
@@ -24,7 +24,8 @@ typedef struct tpui_random_t {
   bool wide;
 } tpui_random_t;
 
-/* Reads seed and offset (operands or one-element tensors of int64) at operand positions k and k+1. */
+/* Reads seed and offset (operands or one-element tensors of int64) at operand positions k and k+1.
+ */
 tpui_random_t tpui_random_read(const tpui_lowering_t* op, int k, bool wide);
 /* 32 random bits per element (UINT32). */
 tpui_hlo_t tpui_random_bits(const tpui_random_t* r, int stream, int rank, const int64_t* sizes);

@@ -1,8 +1,8 @@
 /* Upsampling: nearest, nearest-exact, linear and cubic in one to three dimensions, with gradients.
  *
  * Along each dimension the result is a sum of taps: y[o] = sum_t weight_t[o] * x[place_t[o]]. The
- * gradient uses the same taps as a matrix, so it needs no scatter. Places are computed from the scale
- * in the program, because a scale is a number that may vary between calls.
+ * gradient uses the same taps as a matrix, so it needs no scatter. Places are computed from the
+ * scale in the program, because a scale is a number that may vary between calls.
  */
 #include <string.h>
 
@@ -19,10 +19,10 @@ typedef struct taps_t {
 
 typedef struct resample_t {
   tpui_builder_t* b;
-  const char* mode;      // "nearest" "exact" "linear" "cubic"
+  const char* mode;  // "nearest" "exact" "linear" "cubic"
   bool align_corners;
   int spatial;
-  int first_scale;       // operand of the first dimension's scale
+  int first_scale;  // operand of the first dimension's scale
   tpu_dtype_t dtype;
 } resample_t;
 
@@ -59,8 +59,8 @@ static tpui_hlo_t as_place(tpui_builder_t* b, tpui_hlo_t x, int64_t in) {
 
 /* Cubic convolution with a = -0.75: |t| <= 1 and 1 < |t| < 2. */
 static tpui_hlo_t cubic_near(tpui_builder_t* b, tpui_hlo_t t) {
-  tpui_hlo_t w = tpui_binary_constant(b, "subtract", tpui_binary_constant(b, "multiply", t, 1.25),
-                                      2.25);
+  tpui_hlo_t w =
+      tpui_binary_constant(b, "subtract", tpui_binary_constant(b, "multiply", t, 1.25), 2.25);
   w = tpui_binary(b, "multiply", tpui_binary(b, "multiply", w, t), t);
   return tpui_binary_constant(b, "add", w, 1);
 }
@@ -126,8 +126,7 @@ static tpui_hlo_t tap_matrix(const resample_t* r, const taps_t* taps, int64_t in
   const int64_t sizes[] = {out, in};
   tpui_hlo_t column = tpui_iota(b, TPU_I32, 2, sizes, 1), sum = {0};
   for (int k = 0; k < taps->count; ++k) {
-    tpui_hlo_t hit = tpui_compare(b, "EQ", column,
-                                  tpui_spread(b, taps->places[k], 0, 2, sizes));
+    tpui_hlo_t hit = tpui_compare(b, "EQ", column, tpui_spread(b, taps->places[k], 0, 2, sizes));
     tpui_hlo_t weight = taps->count == 1 ? tpui_constant(b, r->dtype, 1)
                                          : tpui_spread(b, taps->weights[k], 0, 2, sizes);
     tpui_hlo_t term = tpui_select(b, hit, weight, tpui_constant(b, r->dtype, 0));

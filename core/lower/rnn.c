@@ -1,8 +1,8 @@
 /* Fused LSTM and GRU cells. The gates are already multiplied out; these are pointwise.
  *
  * Workspaces are ours to define but equal PyTorch's CUDA kernels: LSTM [N, 4H] holds the activated
- * gates (input, forget, cell, output); GRU [N, 5H] holds (reset, update, new, hx, h_new), where h_new
- * is the hidden part of the new gate with its bias.
+ * gates (input, forget, cell, output); GRU [N, 5H] holds (reset, update, new, hx, h_new), where
+ * h_new is the hidden part of the new gate with its bias.
  */
 #include "lower/gather.h"
 
@@ -91,9 +91,10 @@ void tpui_lower_gru_cell(const tpui_lowering_t* op) {
   tpu_dtype_t dtype = tpui_math_dtype(tpui_operand(op, 0).dtype);
   tpui_hlo_t input = gates_with_bias(op, 0, 3, dtype), hidden = gates_with_bias(op, 1, 4, dtype);
   tpui_hlo_t hx = tpui_operand_as(op, 2, dtype);
-  tpui_hlo_t reset = tpui_unary(b, "logistic", add(b, block(b, input, 0, 3), block(b, hidden, 0, 3)));
-  tpui_hlo_t update = tpui_unary(b, "logistic",
-                                 add(b, block(b, input, 1, 3), block(b, hidden, 1, 3)));
+  tpui_hlo_t reset =
+      tpui_unary(b, "logistic", add(b, block(b, input, 0, 3), block(b, hidden, 0, 3)));
+  tpui_hlo_t update =
+      tpui_unary(b, "logistic", add(b, block(b, input, 1, 3), block(b, hidden, 1, 3)));
   tpui_hlo_t h_new = block(b, hidden, 2, 3);
   tpui_hlo_t fresh = tpui_unary(b, "tanh", add(b, block(b, input, 2, 3), mul(b, reset, h_new)));
   tpui_hlo_t difference = tpui_binary(b, "subtract", hx, fresh);
@@ -113,8 +114,8 @@ void tpui_lower_gru_cell_backward(const tpui_lowering_t* op) {
   tpui_hlo_t h_new = block(b, saved, 4, 5);
   tpui_hlo_t grad_new = mul(b, mul(b, grad, rest(b, update)), tanh_slope(b, fresh));
   tpui_hlo_t grad_reset = mul(b, mul(b, grad_new, h_new), sigmoid_slope(b, reset));
-  tpui_hlo_t grad_update = mul(b, mul(b, grad, tpui_binary(b, "subtract", hx, fresh)),
-                               sigmoid_slope(b, update));
+  tpui_hlo_t grad_update =
+      mul(b, mul(b, grad, tpui_binary(b, "subtract", hx, fresh)), sigmoid_slope(b, update));
   const tpui_hlo_t input[] = {grad_reset, grad_update, grad_new};
   const tpui_hlo_t hidden[] = {grad_reset, grad_update, mul(b, grad_new, reset)};
   tpui_hlo_t grad_input = tpui_concatenate(b, 3, input, 1);

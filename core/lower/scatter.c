@@ -1,8 +1,8 @@
 /* Writing with index tensors: scatter, index_put, index_add, index_copy, index_fill, put. */
+#include <string.h>
+
 #include "lower/gather.h"
 #include "lower/index_list.h"
-
-#include <string.h>
 
 static tpui_hlo_t at_least_1d(const tpui_lowering_t* op, int k) {
   return tpui_at_least_1d(op->b, tpui_operand(op, k));
@@ -101,7 +101,8 @@ void tpui_lower_scatter_reduce(const tpui_lowering_t* op) {
 
 /* --- whole slices along one dimension --- */
 
-/* Self, index (rank 1), source (self's sizes with index's length along dim); converts to `dtype`. */
+/* Self, index (rank 1), source (self's sizes with index's length along dim); converts to `dtype`.
+ */
 typedef struct slices_t {
   tpui_hlo_t x, index, source;
   int dim;
@@ -120,8 +121,7 @@ static slices_t read_slices(const tpui_lowering_t* op) {
 
 void tpui_lower_index_copy(const tpui_lowering_t* op) {
   slices_t s = read_slices(op);
-  tpui_set_result_reshaped(op, 0,
-                           tpui_scatter_dim(op->b, "set", s.x, s.dim, s.index, s.source));
+  tpui_set_result_reshaped(op, 0, tpui_scatter_dim(op->b, "set", s.x, s.dim, s.index, s.source));
 }
 
 void tpui_lower_index_add(const tpui_lowering_t* op) {
@@ -156,8 +156,8 @@ void tpui_lower_index_reduce(const tpui_lowering_t* op) {
                                           s.index, tpui_convert(b, ones, TPU_BOOL));
     start = tpui_select(b, touched, identity_of(b, combine, dtype), start);
   }
-  tpui_hlo_t result = tpui_scatter_dim(b, combine, start, s.dim, s.index,
-                                       tpui_convert(b, s.source, dtype));
+  tpui_hlo_t result =
+      tpui_scatter_dim(b, combine, start, s.dim, s.index, tpui_convert(b, s.source, dtype));
   if (strcmp(name, "mean") == 0) {
     tpui_hlo_t count = tpui_scatter_dim(b, "add", tpui_full_like(b, s.x, dtype, include_self),
                                         s.dim, s.index, ones);
@@ -247,8 +247,8 @@ void tpui_lower_index_put(const tpui_lowering_t* op) {
   tpui_hlo_t values = tpui_operand_as(op, list.operand_end, dtype);
   values = tpui_broadcast_to(b, values, list.result_rank, list.result);
   if (list.count == 0) {
-    tpui_set_result(op, 0, accumulate ? tpui_binary(b, "add", tpui_convert(b, x, dtype), values)
-                                      : values);
+    tpui_set_result(op, 0,
+                    accumulate ? tpui_binary(b, "add", tpui_convert(b, x, dtype), values) : values);
     return;
   }
   tpui_hlo_t start = tpui_convert(b, x, dtype);
@@ -261,8 +261,8 @@ void tpui_lower_index_put(const tpui_lowering_t* op) {
   for (int i = 0; i < start.rank; ++i) update_sizes[i] = start.sizes[i];
   update_sizes[list.first] = position.sizes[0];
   values = tpui_reshape(b, values, start.rank, update_sizes);
-  tpui_hlo_t result = tpui_scatter_dim(b, accumulate ? "add" : "set", start, list.first, position,
-                                       values);
+  tpui_hlo_t result =
+      tpui_scatter_dim(b, accumulate ? "add" : "set", start, list.first, position, values);
   result = tpui_reshape(b, result, x.rank, moved_sizes);
   if (list.moved) {
     int inverse[TPU_MAX_RANK];
@@ -293,9 +293,9 @@ void tpui_lower_masked_scatter(const tpui_lowering_t* op) {
   }
   // The n-th true element takes the n-th element of the source.
   tpui_hlo_t number = tpui_scan(b, "add", tpui_flatten(b, tpui_convert(b, mask, TPU_I32)), 0);
-  number = tpui_binary(b, "maximum", tpui_binary(b, "subtract", number,
-                                                 tpui_constant(b, TPU_I32, 1)),
-                       tpui_constant(b, TPU_I32, 0));
+  number =
+      tpui_binary(b, "maximum", tpui_binary(b, "subtract", number, tpui_constant(b, TPU_I32, 1)),
+                  tpui_constant(b, TPU_I32, 0));
   tpui_hlo_t taken = tpui_take_flat(b, source, number);
   tpui_set_result(op, 0, tpui_select(b, mask, tpui_reshape(b, taken, x.rank, x.sizes), x));
 }
@@ -317,11 +317,11 @@ void tpui_lower_unfold_backward(const tpui_lowering_t* op) {
   // Element (window w, place k) came from input place w * step + k.
   int64_t windows = grad.sizes[dim];
   const int64_t table_sizes[] = {windows, size};
-  tpui_hlo_t place = tpui_binary(
-      b, "add",
-      tpui_binary(b, "multiply", tpui_iota(b, TPU_I64, 2, table_sizes, 0),
-                  tpui_constant_int(b, TPU_I64, step)),
-      tpui_iota(b, TPU_I64, 2, table_sizes, 1));
+  tpui_hlo_t place =
+      tpui_binary(b, "add",
+                  tpui_binary(b, "multiply", tpui_iota(b, TPU_I64, 2, table_sizes, 0),
+                              tpui_constant_int(b, TPU_I64, step)),
+                  tpui_iota(b, TPU_I64, 2, table_sizes, 1));
   int permutation[TPU_MAX_RANK];  // the window's place moves next to the window
   int64_t sizes[TPU_MAX_RANK];
   for (int i = 0; i <= rank; ++i) permutation[i] = i <= dim ? i : i == dim + 1 ? rank : i - 1;
@@ -329,6 +329,7 @@ void tpui_lower_unfold_backward(const tpui_lowering_t* op) {
   tpui_hlo_t source = tpui_reshape(b, tpui_transpose(b, grad, permutation), rank, sizes);
   tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
   tpui_hlo_t zeros = tpui_full(b, dtype, 0, rank, input);
-  tpui_set_result(op, 0, tpui_scatter_dim(b, "add", zeros, dim, tpui_flatten(b, place),
-                                          tpui_convert(b, source, dtype)));
+  tpui_set_result(op, 0,
+                  tpui_scatter_dim(b, "add", zeros, dim, tpui_flatten(b, place),
+                                   tpui_convert(b, source, dtype)));
 }

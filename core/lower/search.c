@@ -12,7 +12,8 @@ static tpui_hlo_t stays_left(tpui_builder_t* b, tpui_hlo_t element, tpui_hlo_t v
   return tpui_unary(b, "not", tpui_compare(b, right ? "GT" : "GE", element, value));
 }
 
-static tpui_hlo_t count_left(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values, bool right) {
+static tpui_hlo_t count_left(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values,
+                             bool right) {
   const int64_t sizes[] = {values.sizes[0], values.sizes[1], sequence.sizes[1]};
   const int sequence_dims[] = {0, 2}, value_dims[] = {0, 1}, last = 2;
   tpui_hlo_t left = stays_left(b, tpui_broadcast_in_dim(b, sequence, 3, sizes, sequence_dims),
@@ -29,7 +30,8 @@ tpui_hlo_t tpui_search_sorted(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t
   tpui_hlo_t high = tpui_full_like(b, values, TPU_I64, (double)length);
   tpui_hlo_t one = tpui_constant_int(b, TPU_I64, 1);
   for (int64_t rest = length; rest > 0 && tpui_ok(b); rest /= 2) {
-    tpui_hlo_t middle = tpui_binary(b, "shift_right_logical", tpui_binary(b, "add", low, high), one);
+    tpui_hlo_t middle =
+        tpui_binary(b, "shift_right_logical", tpui_binary(b, "add", low, high), one);
     tpui_hlo_t left = stays_left(b, tpui_take_along(b, sequence, 1, middle), values, right);
     tpui_hlo_t open = tpui_compare(b, "LT", low, high);
     tpui_hlo_t above = tpui_binary(b, "and", open, left);

@@ -1,8 +1,9 @@
 /* Binary layout of the part of XLA's foreign function interface (FFI) that we use, and of the PJRT
- * extension that registers functions with it. Written from the layout facts of 0.3; names are ours.
+ * extension that registers functions with it. Written from the layout facts of 0.3; names are
+ * ours.
  *
- * FFI structs only ever grow at their end. These layouts are the same in 0.2 (xla-cpu-pjrt 0.81) and in
- * 0.4 (lammps-jax-pjrt-cpu 0.115).
+ * FFI structs only ever grow at their end. These layouts are the same in 0.2 (xla-cpu-pjrt 0.81)
+ * and in 0.4 (lammps-jax-pjrt-cpu 0.115).
  */
 #ifndef TPU_PJRT_FFI_ABI_H_
 #define TPU_PJRT_FFI_ABI_H_
@@ -12,7 +13,9 @@
 
 #include "pjrt/pjrt_abi.h"
 
-enum { FFI_MAJOR_VERSION = 0, FFI_MINOR_VERSION = 3, FFI_OLDEST_MINOR_VERSION = 2 };
+/* The version that handlers of ours were written for, and those of plugins that they ran in. */
+enum { FFI_MAJOR_VERSION = 0, FFI_MINOR_VERSION = 3 };
+enum { FFI_OLDEST_MINOR_VERSION = 2, FFI_NEWEST_MINOR_VERSION = 4 };
 
 typedef struct ffi_error_t ffi_error_t;      // opaque, made by the plugin
 typedef struct ffi_context_t ffi_context_t;  // opaque: one run of one program

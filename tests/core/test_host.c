@@ -89,8 +89,9 @@ typedef enum pattern_t {
   PATTERN_COUNT
 } pattern_t;
 
-static const tpu_dtype_t dtypes[] = {TPU_BOOL, TPU_U8,  TPU_I8,  TPU_I16, TPU_U16,  TPU_I32, TPU_U32,
-                                     TPU_I64,  TPU_U64, TPU_F16, TPU_BF16, TPU_F32, TPU_F64};
+static const tpu_dtype_t dtypes[] = {TPU_BOOL, TPU_U8,  TPU_I8,  TPU_I16, TPU_U16,
+                                     TPU_I32,  TPU_U32, TPU_I64, TPU_U64, TPU_F16,
+                                     TPU_BF16, TPU_F32, TPU_F64};
 enum { DTYPE_COUNT = sizeof(dtypes) / sizeof(dtypes[0]) };
 
 static uint64_t special_bits(tpu_dtype_t dtype, uint64_t r) {
@@ -245,7 +246,9 @@ static void check_lines(const setup_t* s, bool down, bool has_values) {
   }
 }
 
-static int64_t total(int64_t outer, int64_t length, int64_t inner) { return outer * length * inner; }
+static int64_t total(int64_t outer, int64_t length, int64_t inner) {
+  return outer * length * inner;
+}
 
 static const int64_t lengths[] = {0,  1,  2,   3,   5,    16,   31,   32,   33,
                                   64, 65, 255, 256, 1000, 4095, 4096, 5001, MAX_COUNT};
@@ -419,7 +422,8 @@ TPU_TEST(host_extremes_equal_the_oracle) {
   }
 }
 
-/* What a sum or product of the elements so far is; sums of f32 are kept in double, as PyTorch does. */
+/* What a sum or product of the elements so far is; sums of f32 are kept in double, as PyTorch
+ * does. */
 static void check_cumulative(const setup_t* s, bool product) {
   const tpu_host_buffer_t *x = &s->operands[0], *y = &s->results[0];
   for (int64_t o = 0; o < s->sizes[0][0]; ++o) {
@@ -430,7 +434,8 @@ static void check_cumulative(const setup_t* s, bool product) {
         int64_t at = place_of(s, o, e, i);
         number_t now = number_at(x->dtype, x->data, at), got = number_at(y->dtype, y->data, at);
         real = product ? real * now.as_float : real + now.as_float;
-        whole = product ? whole * (unsigned __int128)now.as_int : whole + (unsigned __int128)now.as_int;
+        unsigned __int128 term = (unsigned __int128)now.as_int;
+        whole = product ? whole * term : whole + term;
         double expected = x->dtype == TPU_F32 ? (float)real : real;
         bool same = got.is_float ? got.as_float == expected || (got.is_nan && isnan(expected))
                     : x->dtype == TPU_I32 ? (int32_t)got.as_int == (int32_t)(uint32_t)whole

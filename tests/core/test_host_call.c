@@ -1,4 +1,5 @@
-/* The way from XLA's FFI structs to a kernel and back, with a plugin that is a few functions here. */
+/* The way from XLA's FFI structs to a kernel and back, with a plugin that is a few functions here.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -227,8 +228,8 @@ TPU_TEST(host_registration_is_answered) {
 TPU_TEST(host_registration_speaks_the_plugins_version) {
   static const struct {
     int major, minor, answer;  // -1: refused
-  } versions[] = {{0, 1, -1}, {0, 2, 2}, {0, 3, 3}, {0, 9, 3}, {1, 3, -1}};
-  for (int i = 0; i < 5; ++i) {
+  } versions[] = {{0, 1, -1}, {0, 2, 2}, {0, 3, 3}, {0, 4, 3}, {0, 5, -1}, {1, 3, -1}};
+  for (int i = 0; i < 6; ++i) {
     frame_t f;
     make_frame(&f);
     ffi_metadata_t metadata = {.struct_size = sizeof(metadata)};
@@ -406,7 +407,7 @@ TPU_TEST(host_kernel_failures_come_out_of_a_real_run) {
     TPU_EXPECT(value == 3.0f);
     tpu_status_t status = run_kth(device, kth, 9, &value);
     const char* text = tpu_status_message(status);
-    if (strstr(text, "tpu_host_kth: rank 9 in a line of 8") == NULL) TPU_EXPECT_TEXT(text, "rank 9");
+    TPU_EXPECT(strstr(text, "tpu_host_kth: rank 9 in a line of 8") != NULL);
     TPU_EXPECT_CODE(status, TPU_OUT_OF_RANGE);
     TPU_EXPECT_OK(run_kth(device, kth, 7, &value));  // the executable is still good
     TPU_EXPECT(value == 9.0f);
