@@ -115,10 +115,17 @@ const std::vector<c10::OperatorName>& overloads_of(const std::string& base) {
   return it == map->end() ? none : it->second;
 }
 
-// The hook for other devices' convolutions has no meta kernel; the operation itself has one.
+// Kernels behind these names have no meta kernel; the operations in front of them do.
 c10::OperatorHandle question_for(const c10::OperatorHandle& op) {
-  if (op.operator_name().name != "aten::convolution_overrideable") return op;
-  return c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+  const c10::OperatorName& name = op.operator_name();
+  if (name.name == "aten::convolution_overrideable") {
+    return c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+  }
+  if (name.name == "aten::_logcumsumexp") {
+    return c10::Dispatcher::singleton().findSchemaOrThrow("aten::logcumsumexp",
+                                                          name.overload_name.c_str());
+  }
+  return op;
 }
 
 bool is_write(const c10::Argument& arg) {
