@@ -8,6 +8,10 @@ PY     := $(VENV)/bin/python
 BIN    := $(VENV)/bin
 CMAKE  := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
+# A few C tests use a real plugin as well.
+CPU_PLUGIN = $(abspath $(wildcard \
+  $(VENV)/lib/python3*/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so))
+
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test bench build wheel clean distclean check ctest asan pytest
@@ -64,7 +68,7 @@ build/asan/build.ninja: $(VENV)/.test
 ctest: build/tests/build.ninja
 	@echo "== C tests"
 	@$(BIN)/ninja -C build/tests --quiet
-	build/tests/tests/core/tpu_core_tests
+	TF_CPP_MIN_LOG_LEVEL=1 TORCH_TPU_PJRT_PLUGIN=$(CPU_PLUGIN) build/tests/tests/core/tpu_core_tests
 
 asan: build/asan/build.ninja
 	@echo "== C tests with AddressSanitizer and UndefinedBehaviorSanitizer"

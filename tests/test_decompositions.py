@@ -260,7 +260,7 @@ def test_in_place(mode):
   x, tx = fresh(4)
   y = torch.randn_like(x)
   ty = y.to(DEVICE)
-  for k in range(3):
+  for _ in range(3):
     result = OPS.axpby_(tx, ty, 0.5)
     assert result is tx
     x = axpby(x, y, 0.5)
