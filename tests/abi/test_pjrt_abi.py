@@ -1,5 +1,5 @@
-"""Our PJRT declarations against published ones: the header in the xla-cpu-pjrt wheel (PJRT 0.81) and the
-layout table in pypjrt (0.114). Both are test-only dependencies; nothing in the product uses them.
+"""Our PJRT declarations against published ones: the header in the xla-cpu-pjrt wheel (PJRT 0.81) and
+the layout table in pypjrt (0.114). Both are test-only dependencies; nothing in the product uses them.
 
 Runs alone: `pytest --noconftest tests/abi`.
 """
@@ -33,7 +33,7 @@ EXTRA_SIZES = {"pjrt_program_t": "program", "pjrt_named_value_t": "named_value",
 
 
 def struct_fields(text, pattern):
-  """{struct: [field, ...]} of all struct definitions that match; nested unions count as one field."""
+  """{struct: [field, ...]} of all definitions that match; nested unions count as one field."""
   text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
   text = text.replace("PJRT_ARGS_HEAD", "size_t struct_size; void* extension_start")
   result = {}
@@ -108,8 +108,8 @@ def test_parser_sees_everything():
 
 def test_structs_equal_header(ours, header, tmp_path):
   text = (header / "pjrt_c_api.h").read_text()
-  theirs = struct_fields(text, r"struct PJRT_\w+ \{((?:[^{}]|\{[^{}]*\})*)\};\s*PJRT_DEFINE_STRUCT_TRAITS"
-                               r"\((PJRT_\w+),")
+  theirs = struct_fields(text, r"struct PJRT_\w+ \{((?:[^{}]|\{[^{}]*\})*)\};\s*"
+                               r"PJRT_DEFINE_STRUCT_TRAITS\((PJRT_\w+),")
   wanted = {name: theirs[name] for name in STRUCTS.values()}
   wanted["PJRT_NamedValue"] = [f for f in wanted["PJRT_NamedValue"] if f != "value_size"]
   named_union = "string_value"
@@ -159,8 +159,8 @@ def test_numbers_equal_header(header, tmp_path):
   rows = re.findall(r'^TPU_DTYPE\((\w+), "\w+", \d+, "[^"]+", (\d+),',
                     (CORE / "types/dtype_table.def").read_text(), re.M)
   assert len(rows) >= 17
-  pairs = [(f"PJRT_Buffer_Type_{'PRED' if n == 'BOOL' else re.sub(r'^I(?=[0-9])', 'S', n)}", int(code))
-           for n, code in rows]
+  names = {n: "PRED" if n == "BOOL" else re.sub(r"^I(?=[0-9])", "S", n) for n, _ in rows}
+  pairs = [(f"PJRT_Buffer_Type_{names[n]}", int(code)) for n, code in rows]
   codes = re.findall(r"^  TPU_(\w+) = (\d+),", (CORE / "base/status.h").read_text(), re.M)
   assert len(codes) == 17
   pairs += [(f"PJRT_Error_Code_{name}", int(code)) for name, code in codes if name != "OK"]
