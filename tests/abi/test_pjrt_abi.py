@@ -1,5 +1,5 @@
-"""Our PJRT declarations against published ones: the header in the xla-cpu-pjrt wheel (PJRT 0.81) and
-the layout table in pypjrt (0.114). Both are test-only dependencies; nothing in the product uses them.
+"""Our PJRT declarations against published ones: the header in the xla-cpu-pjrt wheel (PJRT 0.81)
+and the layout table in pypjrt (0.114). Both are test-only dependencies.
 
 Runs alone: `pytest --noconftest tests/abi`.
 """
