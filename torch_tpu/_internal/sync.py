@@ -13,8 +13,11 @@ def synchronize(tensors=None, wait=False):
 
 
 def is_materialized(tensor):
-  """True when the tensor's content is on the device, False while it is only recorded."""
-  return _C.is_materialized(tensor)
+  """Not available: the engine does not tell recorded from computed content yet."""
+  raise NotImplementedError(
+    "is_materialized is not available on the tpu device; torch.tpu.synchronize() makes every tensor "
+    "materialized"
+  )
 
 
 def is_materializing(tensor):
