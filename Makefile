@@ -14,7 +14,7 @@ CPU_PLUGIN = $(abspath $(wildcard \
 
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: run test bench build wheel clean distclean check ctest asan pytest
+.PHONY: run test bench bench-jax build wheel clean distclean check ctest asan pytest
 .DELETE_ON_ERROR:
 
 run: build
@@ -81,6 +81,10 @@ pytest: build ctest
 
 bench: build
 	$(PY) benchmarks/bench.py $(ARGS)
+
+# The peer of some bench lines, in an environment of its own.
+bench-jax: build
+	$(PY) benchmarks/bench.py --setup-jax
 
 wheel: $(VENV)/.run
 	$(PY) -m pip wheel . --no-deps --no-build-isolation --wheel-dir dist

@@ -97,10 +97,10 @@ def test_size_limit_drops_the_oldest(cache_dir):
   whole = bytes_in(cache_dir)
   limit = whole // 2
   env["TORCH_TPU_CACHE_SIZE"] = str(limit)
-  stats = child_json(TRAIN, "lstm", "--steps", 2, env=env)
+  stats = child_json(TRAIN, "mlp", "--steps", 2, env=env)
   assert stats["compiles"] > 0
   assert 0 < bytes_in(cache_dir) <= limit
-  again = child_json(TRAIN, "lstm", "--steps", 2, env=env)
+  again = child_json(TRAIN, "mlp", "--steps", 2, env=env)
   assert again["disk_hits"] > 0  # what was used last is still there
 
 

@@ -15,8 +15,8 @@ def synchronize(tensors=None, wait=False):
 def is_materialized(tensor):
   """Not available: the engine does not tell recorded from computed content yet."""
   raise NotImplementedError(
-    "is_materialized is not available on the tpu device; torch.tpu.synchronize() makes every tensor "
-    "materialized"
+    "is_materialized is not available on the tpu device; torch.tpu.synchronize() materializes "
+    "every tensor"
   )
 
 
