@@ -24,7 +24,8 @@ tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
 }
 
 tpu_meta_id_t result_meta_of(const at::Tensor& tensor) {
-  if (!tensor.is_non_overlapping_and_dense())
+  // Strides of at most one element lead nowhere; they are kept as PyTorch chose them.
+  if (tensor.numel() > 1 && !tensor.is_non_overlapping_and_dense())
     return contiguous_meta(tensor.sizes(), tensor.scalar_type());
   tpu_meta_id_t id = 0;
   TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(tensor.scalar_type()),
