@@ -5,8 +5,8 @@ carries its variant after a dot when it has one, as test_ops prints it."""
 
 UNSUPPORTED = {
   ("complex", "float16"): "its result is ComplexHalf, which the device has no dtype for",
-  ("nn.functional.max_unpool2d.grad", "bfloat16"): "PyTorch's meta kernel says contiguous where the "
-  "CPU kernel keeps channels_last strides; the values are right",
+  ("nn.functional.max_unpool2d.grad", "bfloat16"): "PyTorch's meta kernel says contiguous where "
+  "the CPU kernel keeps channels_last strides; the values are right",
 }
 
 # Entries of op_db without a row in the op table, tested in float32 through the fallback.
