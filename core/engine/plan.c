@@ -24,13 +24,17 @@ static bool is_plain(double number) {
          (number >= -8 && number <= 8 && number * 2 == (double)(int)(number * 2));
 }
 
-/* What is an argument from the start: seeds and offsets of random numbers (the last two operands of
- * such ops) change with every call; a float such as 0.0003 gains nothing from being a constant, and
+/* Seed and offset: the last two operands of ops that draw random numbers. */
+static bool is_random_state(const tpu_record_t* r, int k) {
+  return (tpu_op_info(r->op)->flags & TPU_OP_RANDOM) && k >= r->operand_count - 2;
+}
+
+/* What is an argument from the start: the state of random numbers changes with every call; a float such as 0.0003 gains nothing from being a constant, and
  * is often a learning rate. */
 static bool starts_dynamic(const tpu_record_t* r, int k, tpu_slot_t number) {
   uint32_t ref = tpu_record_ref(r, k);
   if (tpu_ref_kind(ref) != TPU_REF_SCALAR) return false;
-  if ((tpu_op_info(r->op)->flags & TPU_OP_RANDOM) && k >= r->operand_count - 2) return true;
+  if (is_random_state(r, k)) return true;
   return tpu_dtype_is_float(tpu_ref_scalar_dtype(ref)) && !is_plain(number.as_double);
 }
 
@@ -65,10 +69,9 @@ static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t
     tpu_record_t r;
     tpu_window_record(w, records[i], &r);
     uint32_t slot = r.first_slot;
-    bool random = tpu_op_info(r.op)->flags & TPU_OP_RANDOM;
     for (int k = 0; k < r.operand_count; ++k) {
       if (!tpu_ref_has_slot(tpu_record_ref(&r, k))) continue;
-      bool fixable = dynamic[slot] && !(random && k >= r.operand_count - 2);
+      bool fixable = dynamic[slot] && !is_random_state(&r, k);
       changed |= fixable;
       if (fixable) dynamic[slot] = 0;
       ++slot;
