@@ -1,9 +1,9 @@
-"""When recorded work is launched without being asked for: at the end of a training step, and at the
-end of the process.
+"""When recorded work is launched without being asked for: around an optimizer's step, and at the end
+of the process.
 
-Fused mode records until something is needed. After an optimizer's step nothing that follows can
-make the step's programs better, so they are launched at once and run while Python goes on with the
-next step.
+Fused mode records until something is needed. Forward and backward run on the device while Python
+works through the optimizer's parameters, and the update runs while Python goes on with the next
+step. Cuts at these two places cost nothing: gradients and parameters outlive both programs anyway.
 """
 
 import atexit
@@ -11,13 +11,16 @@ import atexit
 
 def install(torch):
   """Registers both hooks through public interfaces; called once."""
-  from torch.optim.optimizer import register_optimizer_step_post_hook
+  from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+  )
 
   from torch_tpu import _C
 
   is_compiling = torch.compiler.is_compiling
 
-  def launch_step(optimizer, args, kwargs):
+  def launch(optimizer, args, kwargs):
     # While Dynamo traces the step this folds to nothing; before first use nothing is recorded.
     if not is_compiling() and _C.is_initialized():
       _C.flush()
@@ -28,5 +31,6 @@ def install(torch):
     if _C.is_initialized() and not torch.tpu._is_in_bad_fork():
       _C.synchronize()
 
-  register_optimizer_step_post_hook(launch_step)
+  register_optimizer_step_pre_hook(launch)
+  register_optimizer_step_post_hook(launch)
   atexit.register(finish)
