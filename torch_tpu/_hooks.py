@@ -1,5 +1,5 @@
-"""When recorded work is launched without being asked for: around an optimizer's step, and at the end
-of the process.
+"""When recorded work is launched without being asked for: around an optimizer's step, and at the
+end of the process.
 
 Fused mode records until something is needed. Forward and backward run on the device while Python
 works through the optimizer's parameters, and the update runs while Python goes on with the next
