@@ -468,13 +468,7 @@ void Overload::check_out(const c10::IValue* args) const {
 }
 
 void Overload::run(torch::jit::Stack* stack) {
-  const bool debug = C10_UNLIKELY(debug_mode());
-  bool check_results = false;
-  if (debug) {
-    const c10::IValue* args = arguments(*stack);
-    check_index_arguments(op_.schema(), args);
-    check_results = check_nonfinite_enabled() && arguments_finite(args, kinds_.size() - out_count_);
-  }
+  if (C10_UNLIKELY(debug_mode())) check_index_arguments(op_.schema(), arguments(*stack));
   switch (variant_) {
     case TPU_CALL_FUNCTIONAL:
       if (has(TPU_OP_OVERWRITE) && kinds_[0] == Kind::kTensor) {
@@ -489,10 +483,6 @@ void Overload::run(torch::jit::Stack* stack) {
     case TPU_CALL_OUT:
       run_out(stack);
       break;
-  }
-  for (size_t k = 0; check_results && k < return_count_; ++k) {
-    check_finite_result((*stack)[stack->size() - return_count_ + k].toTensor(),
-                        c10::toString(op_.operator_name()));
   }
 }
 

@@ -103,7 +103,7 @@ void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue*
   }
 }
 
-bool check_nonfinite_enabled() { return tpu_env_bool(TPU_ENV_CHECK_NONFINITE); }
+bool looks_for_nonfinite() { return debug_mode() && tpu_env_bool(TPU_ENV_CHECK_NONFINITE); }
 
 namespace {
 bool is_finite(const at::Tensor& tensor) {
@@ -114,22 +114,15 @@ bool is_finite(const at::Tensor& tensor) {
 }
 }  // namespace
 
-bool arguments_finite(const c10::IValue* args, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    if (args[i].isTensor() && !is_finite(args[i].toTensor())) return false;
-    if (args[i].isTensorList()) {
-      for (const at::Tensor& t : args[i].toTensorVector()) {
-        if (!is_finite(t)) return false;
-      }
+bool all_finite(const torch::jit::Stack& stack, size_t count) {
+  for (auto value = stack.end() - static_cast<ptrdiff_t>(count); value != stack.end(); ++value) {
+    if (value->isTensor() && !is_finite(value->toTensor())) return false;
+    if (!value->isTensorList()) continue;
+    for (const at::Tensor& tensor : value->toTensorVector()) {
+      if (!is_finite(tensor)) return false;
     }
   }
   return true;
-}
-
-void check_finite_result(const at::Tensor& result, const std::string& op_name) {
-  TORCH_CHECK(is_finite(result), "'", op_name,
-              "' made NaN or infinity from finite inputs "
-              "(TORCH_TPU_CHECK_NONFINITE=1)");
 }
 
 }  // namespace tpu_shim

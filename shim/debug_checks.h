@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include "runtime.h"
 
@@ -18,11 +19,11 @@ void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negati
 // Checks an op with flag CHECK_INDEX by its argument names (index, indices, target and dim).
 void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue* args);
 
-// With TORCH_TPU_CHECK_NONFINITE: true when every floating tensor among the arguments is finite.
-bool check_nonfinite_enabled();
-bool arguments_finite(const c10::IValue* args, size_t count);
-// RuntimeError that names the op if the result holds NaN or infinity.
-void check_finite_result(const at::Tensor& result, const std::string& op_name);
+// The engine looks for NaN and infinity in what it launches (TORCH_TPU_CHECK_NONFINITE); these do so
+// around an op that runs on the host.
+bool looks_for_nonfinite();
+// True when every floating tensor among the `count` values at the end of the stack is finite.
+bool all_finite(const torch::jit::Stack& stack, size_t count);
 
 }  // namespace tpu_shim
 

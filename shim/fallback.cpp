@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "debug_checks.h"
 #include "decompose.h"
 #include "runtime.h"
 #include "storage.h"
@@ -57,9 +58,14 @@ void note_host_run(const std::string& name) {
 }
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  note_host_run(c10::toString(op.operator_name()));
+  const std::string name = c10::toString(op.operator_name());
+  note_host_run(name);
+  const bool check =
+      looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
   // A view made on the host would not share memory with its base: cpu_fallback refuses those.
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  TORCH_CHECK(!check || all_finite(*stack, op.schema().returns().size()), "'", name,
+              "' made NaN or infinity from finite inputs (TORCH_TPU_CHECK_NONFINITE=1)");
 }
 
 std::map<std::string, int64_t> fallback_counts() {

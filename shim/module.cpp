@@ -1,30 +1,30 @@
 // torch_tpu._C: what Python needs from the shim. Loading it registers kernels, hooks and allocator
 // with PyTorch; it starts no device and loads no plugin.
 //
+// clang-format off
 //   set_plugin(path: str, platform: str = "cpu") -> None    plugin that the first use loads, unless
-//                                     TORCH_TPU_PJRT_PLUGIN names one; platform "cpu", "tpu" or
-//                                     "cuda"
+//                                     TORCH_TPU_PJRT_PLUGIN names one; platform "cpu", "tpu" or "cuda"
 //   plugin() -> (path, platform) | None     what will be or was loaded
-//   init() -> None                    starts the device now; RuntimeError with the reason if it
-//   cannot is_initialized() -> bool device_count() -> int             1 when a plugin is known,
-//   else 0; starts nothing current_device() -> int           always 0 set_device(index: int) ->
-//   None    RuntimeError for an index that does not exist device_name() -> str              starts
-//   the device platform_name() -> str            "cpu", "tpu", "cuda"; starts the device
+//   init() -> None                    starts the device now; RuntimeError with the reason if it cannot
+//   is_initialized() -> bool
+//   device_count() -> int             1 when a plugin is known, else 0; starts nothing
+//   current_device() -> int           always 0
+//   set_device(index: int) -> None    RuntimeError for an index that does not exist
+//   device_name() -> str              starts the device
+//   platform_name() -> str            "cpu", "tpu", "cuda"; starts the device
 //   plugin_version() -> str           starts the device
 //   flush() -> None                   launches what is recorded
 //   synchronize() -> None             flush, then wait; raises the error of earlier work
 //   get_eager_mode() -> int           0 debug, 1 strict, 2 fused; starts nothing
 //   set_eager_mode(mode: int | str) -> None    0..2 or "debug", "strict", "fused"
 //   memory_stats() -> dict[str, int]  bytes_in_use, bytes_peak, bytes_limit, bytes_total,
-//                                     buffers_in_use, buffers_peak, buffers_total; zeros before
-//                                     init
+//                                     buffers_in_use, buffers_peak, buffers_total; zeros before init
 //   memory_reset_peak() -> None
 //   empty_cache() -> None             flushes, so that dead values are dropped
-//   engine_stats() -> dict[str, int]  records, predicted, flushes, window_hits, window_plans,
-//   launches compile_stats() -> dict           requests, memory_hits, disk_hits, compiles,
-//   disk_writes,
-//                                     disk_rejects (int), compile_seconds, disk_load_seconds
-//                                     (float)
+//   content_state(tensor) -> str      "recorded", "launched", "ready" or "failed"
+//   engine_stats() -> dict[str, int]  records, predicted, flushes, window_hits, window_plans, launches
+//   compile_stats() -> dict           requests, memory_hits, disk_hits, compiles, disk_writes,
+//                                     disk_rejects (int), compile_seconds, disk_load_seconds (float)
 //   reset_stats() -> None             engine and compile numbers to zero
 //   fallback_stats() -> dict[str, int]   host runs per op name since start or reset
 //   reset_fallback_stats() -> None
@@ -38,8 +38,10 @@
 //   op_table() -> list[(name, aten: str, family: int, flags: int, opinfo: str)]
 //   after_fork() -> None              call in a forked child: later use raises RuntimeError
 //   unregistered_ops() -> list[str]   names in the op table without a kernel, each with the reason
+// clang-format on
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/python_headers.h>
 
 #include <functional>
@@ -213,6 +215,19 @@ PyObject* py_empty_cache(PyObject*) {
   allocator()->emptyCache();
   return nullptr;
 }
+PyObject* py_content_state(PyObject* args) {
+  static const char* const names[] = {"recorded", "launched", "ready", "failed"};
+  PyObject* object = nullptr;
+  parse(args, "O", &object);
+  TORCH_CHECK_TYPE(THPVariable_Check(object), "content_state: needs a tensor");
+  const at::Tensor& tensor = THPVariable_Unpack(object);
+  TORCH_CHECK_VALUE(is_tpu(tensor), "content_state: needs a tensor on the tpu device, not on ",
+                    tensor.device());
+  if (tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() == 0) {
+    return PyUnicode_FromString("ready");
+  }
+  return PyUnicode_FromString(names[tpu_storage_state(locate(tensor).storage)]);
+}
 PyObject* py_engine_stats(PyObject*) {
   tpu_engine_stats_t stats{};
   if (engine_started()) tpu_engine_stats(engine(), &stats);
@@ -364,6 +379,7 @@ PyMethodDef g_methods[] = {TPU_METHOD(set_plugin),
                            TPU_METHOD(memory_stats),
                            TPU_METHOD(memory_reset_peak),
                            TPU_NONE_METHOD(empty_cache),
+                           TPU_METHOD(content_state),
                            TPU_METHOD(engine_stats),
                            TPU_METHOD(compile_stats),
                            TPU_METHOD(reset_stats),

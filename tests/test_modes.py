@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import models
+import torch_tpu
 from support import (
   MODES,
   child,
@@ -162,6 +164,27 @@ def test_one_window_is_one_compile():
   assert one == two
 
 
+def test_materialization_can_be_asked_for():
+  from torch_tpu._internal import sync
+
+  with eager_mode("fused"):
+    x = torch.ones(4, device="tpu") + 1
+    view = x[1:]
+    assert not sync.is_materialized(x) and not sync.is_materialized(view)
+    assert not sync.is_materializing(x)
+    sync.synchronize(wait=True)
+    assert sync.is_materialized(x) and sync.is_materialized(view)
+    x.mul_(2)
+    assert not sync.is_materialized(view)
+    assert sync.is_materialized(torch.empty(0, device="tpu"))
+  with eager_mode("debug"):
+    assert sync.is_materialized(torch.ones(4, device="tpu") + 1)
+  with pytest.raises(ValueError, match="cpu"):
+    sync.is_materialized(torch.ones(1))
+  with pytest.raises(TypeError):
+    sync.is_materialized(1)
+
+
 def test_dead_values_are_not_kept():
   """Only what is still referenced comes out of a window: temporaries take no memory."""
   x = torch.ones(1 << 18, device="tpu")
@@ -286,25 +309,57 @@ def test_error_kind_and_text_are_pytorchs():
     assert str(mine.value).splitlines()[0][:40] == str(expected.value).splitlines()[0][:40]
 
 
-NONFINITE = """
-import torch, traceback
-x = torch.tensor([1.0, 0.0], device="tpu")
-ok = x * 2
-infinite_input = torch.tensor([float("inf")], device="tpu") + 1   # not this op's doing
-try:
-  y = ok.log()
-except RuntimeError as error:
-  print("raised", "log" in str(error).lower(), traceback.extract_tb(error.__traceback__)[0].lineno)
-else:
-  print("silent")
-"""
+def overflowing(device):
+  """By the way that it takes to the engine: an operation that makes infinities or NaN."""
+  big, one = torch.full((4, 8), 3e38, device=device), torch.ones(4, 8, device=device)
+  index = torch.zeros(4, dtype=torch.long, device=device)
+  return {
+    "add": lambda: big + big,
+    "log": lambda: (one * 0).log(),
+    "in place": lambda: big.clone().mul_(10),
+    "through a view": lambda: big.clone()[1:3].mul_(10),
+    "foreach": lambda: torch._foreach_mul([big, one], 10.0),
+    "batch_norm": lambda: F.batch_norm(big, None, None, training=True),
+    "attention": lambda: F.scaled_dot_product_attention(*[big[None, None]] * 3),
+    "index_put": lambda: one.clone().index_put_((index,), big, accumulate=True),
+    "backward": lambda: (one * 0).detach().requires_grad_().sqrt().sum().backward(),
+    "cast": lambda: big.half(),
+    "decomposed": lambda: torch.special.xlog1py(one, -one),
+    "host": lambda: torch.special.bessel_y0(one * 0),
+  }
 
 
-def test_debug_finds_the_op_that_makes_infinities():
-  env = {**CLEAR, "TORCH_TPU_EAGER_MODE": "debug", "TORCH_TPU_CHECK_NONFINITE": "1"}
-  assert child(NONFINITE, env=env).stdout.split() == ["raised", "True", "7"]
-  env["TORCH_TPU_CHECK_NONFINITE"] = "0"
-  assert child(NONFINITE, env=env).stdout.split() == ["silent"]
+@pytest.fixture
+def looking_for_nonfinite():
+  name = "TORCH_TPU_CHECK_NONFINITE"
+  torch_tpu._C.env_override(name, "1")
+  yield
+  torch_tpu._C.env_override(name, None)
+
+
+@pytest.mark.parametrize("way", overflowing("cpu"))
+def test_debug_names_the_op_that_makes_infinities(way, looking_for_nonfinite):
+  expected = "mul" if way in ("in place", "through a view", "foreach") else way
+  with eager_mode("debug"):
+    run = overflowing("tpu")[way]
+    with pytest.raises(RuntimeError, match="made NaN or infinity from finite inputs") as caught:
+      run()
+  if way in ("add", "log", "batch_norm", "index_put") or expected == "mul":
+    assert f"'{expected}'" in str(caught.value)
+
+
+def test_infinities_that_were_asked_for_are_no_error(looking_for_nonfinite):
+  with eager_mode("debug"):
+    one = torch.ones(4, device="tpu")
+    infinite = torch.full((4,), float("inf"), device="tpu")
+    assert (infinite * one).tolist() == [float("inf")] * 4
+    assert one.masked_fill(one > 0, float("-inf")).tolist() == [float("-inf")] * 4
+    assert one.log().tolist() == [0] * 4
+
+
+def test_nonfinite_results_are_no_error_unless_looked_for():
+  with eager_mode("debug"):
+    assert torch.zeros(2, device="tpu").log().tolist() == [float("-inf")] * 2
 
 
 def test_a_failed_op_leaves_its_window_alive():

@@ -55,6 +55,16 @@ tpu_storage_t* tpu_storage_find(tpu_engine_t* engine, const void* address);
 /* Grows or shrinks; the common prefix of the content is kept. */
 TPU_MUST_USE tpu_status_t tpu_storage_resize(tpu_storage_t* storage, int64_t nbytes);
 
+/* Where the content is: recorded, in a program that is queued or runs, in a buffer (also when there
+ * is no content; devices that run behind the host may still be filling it), or lost to an error. */
+typedef enum tpu_storage_state_t {
+  TPU_STORAGE_RECORDED,
+  TPU_STORAGE_LAUNCHED,
+  TPU_STORAGE_READY,
+  TPU_STORAGE_FAILED,
+} tpu_storage_state_t;
+tpu_storage_state_t tpu_storage_state(const tpu_storage_t* storage);
+
 /* --- operands --- */
 
 typedef enum tpu_operand_kind_t {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "engine/internal.h"
 #include "trace/print.h"
@@ -263,6 +264,22 @@ static void run_queued(tpu_queue_item_t* item) {
   tpu_mutex_unlock(&e->lock);
 }
 
+static bool checks_finite(const tpu_engine_t* e) {
+  return e->mode == TPU_MODE_DEBUG && tpu_env_bool(TPU_ENV_CHECK_NONFINITE);
+}
+
+/* Runs a job and hands out its results. A result that is not finite is an error of the op; the
+ * result itself stays, for the user to look at. */
+static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
+  const tpu_window_t* window = &flight->plan->window;
+  bool check = checks_finite(e) && tpui_inputs_finite(window, &flight->job);
+  tpu_job_run(&flight->job);
+  if (check && flight->job.error == NULL) {
+    flight->job.error = tpui_outputs_finite(window, &flight->job);
+  }
+  finish(flight);
+}
+
 /* In order: a small job may overtake nothing, so it is queued behind others. */
 static void launch(tpu_engine_t* e, tpui_flight_t* flight) {
   bool queue = e->mode != TPU_MODE_DEBUG && (flight->variant->heavy || e->in_flight > 0);
@@ -275,8 +292,7 @@ static void launch(tpu_engine_t* e, tpui_flight_t* flight) {
     }
     tpu_status_free(status);  // no thread to be had, so nothing is queued: run it here
   }
-  tpu_job_run(&flight->job);
-  finish(flight);
+  run_here(e, flight);
 }
 
 void tpui_wait_idle(tpu_engine_t* e) {

@@ -138,6 +138,12 @@ TPU_MUST_USE tpu_status_t tpui_record_internal(tpu_engine_t* engine, tpu_op_t op
 TPU_MUST_USE tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view,
                                              int64_t offset, tpu_value_t* value);
 
+/* --- finite.c --- */
+/* True when all numbers that the job reads are finite; to be asked before it runs. */
+bool tpui_inputs_finite(const tpu_window_t* window, const tpu_job_t* job);
+/* The error that names the op behind the first result with NaN or infinity. */
+TPU_MUST_USE tpu_status_t tpui_outputs_finite(const tpu_window_t* window, const tpu_job_t* job);
+
 /* --- flush.c --- */
 /* Launches the window. Errors go to the values concerned and to engine->pending_error; the status is
  * for what prevented the flush itself (memory). May give the lock up before it looks at the window,

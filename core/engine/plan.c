@@ -42,11 +42,8 @@ static void mark_dynamic(const tpu_window_t* w, const tpu_slot_t* slots, uint8_t
   for (uint32_t i = 0; i < w->record_count; ++i) {
     tpu_record_t r;
     tpu_window_record(w, i, &r);
-    uint32_t slot = r.first_slot;
-    for (int k = 0; k < r.operand_count; ++k) {
-      if (!tpu_ref_has_slot(tpu_record_ref(&r, k))) continue;
-      dynamic[slot] |= starts_dynamic(&r, k, slots[slot]);
-      ++slot;
+    for (tpu_slot_walk_t at = tpu_record_slots(&r); tpu_record_next_slot(&r, &at);) {
+      dynamic[at.slot] |= starts_dynamic(&r, at.operand, slots[at.slot]);
     }
   }
 }
@@ -68,13 +65,10 @@ static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t
   for (uint32_t i = 0; i < count; ++i) {
     tpu_record_t r;
     tpu_window_record(w, records[i], &r);
-    uint32_t slot = r.first_slot;
-    for (int k = 0; k < r.operand_count; ++k) {
-      if (!tpu_ref_has_slot(tpu_record_ref(&r, k))) continue;
-      bool fixable = dynamic[slot] && !is_random_state(&r, k);
+    for (tpu_slot_walk_t at = tpu_record_slots(&r); tpu_record_next_slot(&r, &at);) {
+      bool fixable = dynamic[at.slot] && !is_random_state(&r, at.operand);
       changed |= fixable;
-      if (fixable) dynamic[slot] = 0;
-      ++slot;
+      if (fixable) dynamic[at.slot] = 0;
     }
   }
   return changed;

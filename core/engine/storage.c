@@ -75,6 +75,21 @@ void tpu_storage_release(tpu_storage_t* storage) {
 void* tpu_storage_address(const tpu_storage_t* storage) { return storage->address; }
 int64_t tpu_storage_nbytes(const tpu_storage_t* storage) { return storage->nbytes; }
 
+tpu_storage_state_t tpu_storage_state(const tpu_storage_t* storage) {
+  static const tpu_storage_state_t states[] = {
+      [TPU_VALUE_RECORDED] = TPU_STORAGE_RECORDED,
+      [TPU_VALUE_LAUNCHED] = TPU_STORAGE_LAUNCHED,
+      [TPU_VALUE_READY] = TPU_STORAGE_READY,
+      [TPU_VALUE_FAILED] = TPU_STORAGE_FAILED,
+  };
+  tpu_engine_t* e = storage->engine;
+  tpu_mutex_lock(&e->lock);
+  const tpu_value_t* value = storage->value;
+  tpu_storage_state_t state = value != NULL ? states[value->state] : TPU_STORAGE_READY;
+  tpu_mutex_unlock(&e->lock);
+  return state;
+}
+
 tpu_storage_t* tpu_storage_find(tpu_engine_t* engine, const void* address) {
   tpu_mutex_lock(&engine->lock);
   tpu_storage_t* storage = tpu_address_owner(engine->addresses, address);

@@ -3,13 +3,6 @@
 
 #include "lower/builder_internal.h"
 
-/* Window slot of operand k, which must have one. */
-static uint32_t operand_slot(const tpu_record_t* record, int k) {
-  uint32_t slot = record->first_slot;
-  for (int i = 0; i < k; ++i) slot += tpu_ref_has_slot(tpu_record_ref(record, i));
-  return slot;
-}
-
 int tpui_operand_count(const tpui_lowering_t* op) { return op->record->operand_count; }
 
 bool tpui_has_operand(const tpui_lowering_t* op, int k) {
@@ -48,7 +41,7 @@ tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t positio
 static tpui_hlo_t scalar_operand(const tpui_lowering_t* op, int k) {
   tpui_builder_t* b = op->b;
   tpu_dtype_t dtype = tpu_ref_scalar_dtype(tpu_record_ref(op->record, k));
-  uint32_t slot = operand_slot(op->record, k);
+  uint32_t slot = tpu_record_slot(op->record, k);
   bool is_double = tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT;
   if (tpui_slot_is_dynamic(b, slot)) {
     return tpui_convert(b, tpui_packed_number(b, is_double, b->slot_packed[slot]), dtype);
@@ -61,7 +54,7 @@ static tpui_hlo_t scalar_operand(const tpui_lowering_t* op, int k) {
 bool tpui_operand_constant(const tpui_lowering_t* op, int k, double* out_value) {
   *out_value = 0.0;
   if (!tpui_has_operand(op, k) || is_tensor(op, k)) return false;
-  uint32_t slot = operand_slot(op->record, k);
+  uint32_t slot = tpu_record_slot(op->record, k);
   if (tpui_slot_is_dynamic(op->b, slot)) return false;
   tpu_dtype_t dtype = tpu_ref_scalar_dtype(tpu_record_ref(op->record, k));
   tpu_slot_t number = op->b->window->slots[slot];
@@ -87,7 +80,7 @@ static tpui_hlo_t tensor_operand(const tpui_lowering_t* op, int k) {
   tpui_hlo_t base = base_value(b, ref);
   if (!tpui_ok(b) || (ref & TPU_REF_VIEW_BIT) == 0) return base;
   tpu_meta_id_t view = tpu_record_view(op->record, k);
-  uint32_t slot = operand_slot(op->record, k);
+  uint32_t slot = tpu_record_slot(op->record, k);
   bool dynamic = tpui_slot_is_dynamic(b, slot);
   uint64_t number = dynamic ? (uint64_t)b->slot_packed[slot] : b->window->slots[slot].bits;
   uint64_t key[4] = {TPUI_MEMO_VIEW | (uint64_t)dynamic << 8, (uint64_t)(int64_t)base.id, view,

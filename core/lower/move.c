@@ -20,15 +20,14 @@ void tpui_lower_view_write(const tpui_lowering_t* op) {
     tpui_fail(b, TPU_INTERNAL, "malformed record");
     return;
   }
-  uint32_t slot = r->first_slot;
-  for (int i = 0; i < 2; ++i) slot += tpu_ref_has_slot(tpu_record_ref(r, i));
   const tpu_meta_t* view = tpu_meta_get(tpu_record_view(r, 2));
   if (view == NULL) {
     tpui_fail(b, TPU_INTERNAL, "no destination");
     return;
   }
   tpui_hlo_t base = tpui_operand(op, 0), update = tpui_operand(op, 1);
-  tpui_set_result(op, 0, tpui_view_write(b, base, tpui_operand_meta(op, 0), view, slot, update));
+  tpui_set_result(op, 0, tpui_view_write(b, base, tpui_operand_meta(op, 0), view,
+                                         tpu_record_slot(r, 2), update));
 }
 
 /* STORAGE_RESIZE: a flat tensor of another length, zeros behind what was there. */

@@ -62,23 +62,20 @@ static tpu_status_t pack_offset(packer_t* p, uint32_t slot, tpu_meta_id_t base,
 
 static tpu_status_t pack_record(packer_t* p, const tpu_record_t* record) {
   const tpu_program_t* program = p->b->program;
-  uint32_t slot = record->first_slot;
-  for (int k = 0; k < record->operand_count; ++k) {
-    uint32_t ref = tpu_record_ref(record, k);
-    if (!tpu_ref_has_slot(ref)) continue;
-    uint32_t here = slot++;
-    if (program->slot_dynamic == NULL || program->slot_dynamic[here] == 0) continue;
+  for (tpu_slot_walk_t at = tpu_record_slots(record); tpu_record_next_slot(record, &at);) {
+    if (program->slot_dynamic == NULL || program->slot_dynamic[at.slot] == 0) continue;
+    uint32_t ref = tpu_record_ref(record, at.operand);
     bool scalar = tpu_ref_kind(ref) == TPU_REF_SCALAR;
-    tpu_meta_id_t view = tpu_record_view(record, k);
+    tpu_meta_id_t view = tpu_record_view(record, at.operand);
     if (scalar && view == 0) {
       tpu_dtype_t dtype = tpu_ref_scalar_dtype(ref);
-      TPU_RETURN_IF_ERROR(pack_number(p, here, tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT));
+      TPU_RETURN_IF_ERROR(pack_number(p, at.slot, tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT));
       continue;
     }
     // A scalar with a view is the offset at which operand 0 is written.
     uint32_t base = scalar ? tpu_record_ref(record, 0) : ref;
     TPU_RETURN_IF_ERROR(
-        pack_offset(p, here, tpu_window_ref_meta(program->window, base), view));
+        pack_offset(p, at.slot, tpu_window_ref_meta(program->window, base), view));
   }
   return NULL;
 }

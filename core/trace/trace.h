@@ -80,6 +80,32 @@ static inline tpu_meta_id_t tpu_record_view(const tpu_record_t* r, int k) {
   return r->operands[2 * k + 1];
 }
 
+/* Index of operand k's slot in the window's slots; the operand must have one. */
+static inline uint32_t tpu_record_slot(const tpu_record_t* r, int k) {
+  uint32_t slot = r->first_slot;
+  for (int i = 0; i < k; ++i) slot += tpu_ref_has_slot(tpu_record_ref(r, i));
+  return slot;
+}
+
+/* Walks the operands that have slots:
+ *   for (tpu_slot_walk_t at = tpu_record_slots(&r); tpu_record_next_slot(&r, &at);)
+ * `operand` and `slot` (index in the window's slots) say where it is. */
+typedef struct tpu_slot_walk_t {
+  int operand;
+  uint32_t slot, next;
+} tpu_slot_walk_t;
+static inline tpu_slot_walk_t tpu_record_slots(const tpu_record_t* r) {
+  return (tpu_slot_walk_t){.operand = -1, .next = r->first_slot};
+}
+static inline bool tpu_record_next_slot(const tpu_record_t* r, tpu_slot_walk_t* at) {
+  while (++at->operand < r->operand_count) {
+    if (!tpu_ref_has_slot(tpu_record_ref(r, at->operand))) continue;
+    at->slot = at->next++;
+    return true;
+  }
+  return false;
+}
+
 /* A window's structure: what a plan is made from. All arrays are borrowed. */
 typedef struct tpu_window_t {
   const uint32_t* words;

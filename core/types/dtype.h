@@ -10,7 +10,7 @@ extern "C" {
 
 typedef enum tpu_dtype_t {
   TPU_DTYPE_INVALID = 0,
-#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind) TPU_##id,
+#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind, nonfinite) TPU_##id,
 #include "types/dtype_table.def"
 #undef TPU_DTYPE
   TPU_DTYPE_COUNT
@@ -36,6 +36,9 @@ tpu_dtype_kind_t tpu_dtype_kind(tpu_dtype_t dtype);
 /* TPU_DTYPE_INVALID when the table has no such c10::ScalarType. */
 tpu_dtype_t tpu_dtype_from_torch(int torch_code);
 tpu_dtype_t tpu_dtype_from_pjrt(int pjrt_code);
+
+/* False when `size` bytes of numbers of this dtype contain NaN or infinity. */
+bool tpu_dtype_all_finite(tpu_dtype_t dtype, const void* data, size_t size);
 
 static inline bool tpu_dtype_is_float(tpu_dtype_t dtype) {
   return tpu_dtype_kind(dtype) == TPU_KIND_FLOAT;

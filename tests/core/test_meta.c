@@ -1,3 +1,4 @@
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,27 @@ TPU_TEST(dtype_rows_and_invalid) {
   TPU_EXPECT_EQ(tpu_dtype_torch(TPU_DTYPE_INVALID), -1);
   TPU_EXPECT_EQ(tpu_dtype_from_torch(99), TPU_DTYPE_INVALID);
   TPU_EXPECT_EQ(tpu_dtype_from_pjrt(-1), TPU_DTYPE_INVALID);
+}
+
+/* The bit patterns next to the edge, low and high half of complex numbers alike. */
+TPU_TEST(dtype_finds_nonfinite_numbers) {
+  const float floats[4] = {1.0f, 3.4028235e38f, -INFINITY, 0.0f};
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_F32, floats, 8));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_F32, floats, sizeof(floats)));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_C64, floats, sizeof(floats)));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_C64, (const float[2]){0.0f, NAN}, 8));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_F64, (const double[2]){1e308, (double)NAN}, 16));
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_F64, (const double[2]){1e308, -1e308}, 16));
+  const uint16_t halves[4] = {0x7bff, 0xfbff, 0x7c00, 0x7e00};
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_F16, halves, 4));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_F16, halves, 6));
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_BF16, (const uint16_t[2]){0x7f7f, 0xff7f}, 4));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_BF16, (const uint16_t[1]){0xff80}, 2));
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_F8E4M3FN, (const uint8_t[2]){0x7e, 0xfe}, 2));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_F8E4M3FN, (const uint8_t[1]){0xff}, 1));
+  TPU_EXPECT(!tpu_dtype_all_finite(TPU_F8E5M2, (const uint8_t[1]){0x7c}, 1));
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_I64, (const int64_t[2]){-1, INT64_MAX}, 16));
+  TPU_EXPECT(tpu_dtype_all_finite(TPU_F32, floats, 0));
 }
 
 static tpu_meta_id_t intern(int rank, const int64_t* sizes, const int64_t* strides) {

@@ -129,6 +129,13 @@ TPU_TEST(recorder_views_and_slots) {
   TPU_EXPECT_EQ(f.r.slots[0].as_int, 0);
   TPU_EXPECT(f.r.slots[1].as_double == 2.5);
   TPU_EXPECT_EQ(f.r.slots[2].as_int, 3);
+  int walked = 0;
+  for (tpu_slot_walk_t at = tpu_record_slots(&r); tpu_record_next_slot(&r, &at); ++walked) {
+    TPU_EXPECT_EQ(at.operand, walked == 2 ? 4 : walked);
+    TPU_EXPECT_EQ(at.slot, (uint32_t)walked);
+    TPU_EXPECT_EQ(tpu_record_slot(&r, at.operand), at.slot);
+  }
+  TPU_EXPECT_EQ(walked, 3);
   decode(&f, 1, &r);
   TPU_EXPECT_EQ(r.first_slot, 3u);
   TPU_EXPECT_EQ(r.first_value, 1u);

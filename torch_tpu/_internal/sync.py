@@ -13,13 +13,11 @@ def synchronize(tensors=None, wait=False):
 
 
 def is_materialized(tensor):
-  """Not available: the engine does not tell recorded from computed content yet."""
-  raise NotImplementedError(
-    "is_materialized is not available on the tpu device; torch.tpu.synchronize() materializes "
-    "every tensor"
-  )
+  """True when the tensor's content has left the recorder and its program has run. (A device that
+  runs behind the host may still be filling the buffer.) False if it is recorded, queued or lost."""
+  return _C.content_state(tensor) == "ready"
 
 
 def is_materializing(tensor):
-  """Always False: a launch is over for the caller as soon as it has begun."""
-  return False
+  """True while the program that computes the tensor's content is queued or runs."""
+  return _C.content_state(tensor) == "launched"
