@@ -148,7 +148,7 @@ at::Tensor wrap_storage(tpu_storage_t* storage, const tpu_meta_t* meta) {
       c10::scalarTypeToTypeMeta(scalar_type_from(meta->dtype)));
   const c10::IntArrayRef sizes(meta->sizes, meta->rank);
   c10::TensorImpl* t = tensor.unsafeGetTensorImpl();
-  if (meta->contiguous) {
+  if (meta->row_major) {
     if (sizes.size() != 1 || sizes[0] != 0) t->generic_set_sizes_contiguous(sizes);
   } else {
     t->set_sizes_and_strides(sizes, c10::IntArrayRef(meta->strides, meta->rank));

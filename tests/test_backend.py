@@ -132,6 +132,25 @@ def test_copies_between_dtypes_and_layouts(device):
 
 
 @needs_tpu
+@pytest.mark.parametrize(
+  "geometry",
+  [((1, 3), (7, 1)), ((3, 1, 2), (2, 5, 1)), ((1, 1), (9, 4)), ((0, 3), (5, 1)), ((3, 2), (1, 3))],
+)
+def test_copies_keep_strides_that_lead_nowhere(geometry, device):
+  """Strides of dimensions with one element, and of empty tensors, are PyTorch's too."""
+  cpu, mine = (torch.zeros(24, device=d).as_strided(*geometry) for d in ("cpu", device))
+  for copy in (
+    lambda t: t.clone(),
+    lambda t: t.to(torch.float64),
+    lambda t: torch.empty_like(t),
+    lambda t: t.contiguous(),
+    lambda t: t.clone().neg_(),
+    lambda t: t.clone().detach()[..., None],
+  ):
+    assert copy(mine).stride() == copy(cpu).stride()
+  assert mine.cpu().stride() == cpu.clone().stride()
+
+
 def test_non_blocking_upload_takes_the_values_at_call_time(device):
   host = torch.ones(1000)
   there = host.to(device, non_blocking=True)

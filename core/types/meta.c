@@ -97,6 +97,17 @@ static bool is_contiguous(const tpu_meta_t* meta) {
   return true;
 }
 
+static bool is_row_major(const tpu_meta_t* meta) {
+  int64_t expected = 1;
+  for (int i = meta->rank - 1; i >= 0; --i) {
+    if (meta->strides[i] != expected) return false;
+    if (meta->sizes[i] > 1 && __builtin_mul_overflow(expected, meta->sizes[i], &expected)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Without gaps and overlaps: starting at stride 1, each next dimension continues where the ones
 // before it end.
 static bool is_dense(const tpu_meta_t* meta) {
@@ -127,6 +138,7 @@ static tpu_status_t make_meta(const void* key_pointer, void** out_item) {
   meta.sizes = item->dims;
   meta.strides = item->dims + rank;
   meta.contiguous = is_contiguous(&meta);
+  meta.row_major = is_row_major(&meta);
   meta.dense = is_dense(&meta);
   item->meta = meta;
   return NULL;

@@ -20,7 +20,9 @@ typedef uint32_t tpu_meta_id_t;  // 0 is invalid
 typedef struct tpu_meta_t {
   tpu_dtype_t dtype;
   uint8_t rank;
-  bool contiguous;  // row-major without gaps (PyTorch's is_contiguous)
+  bool contiguous;  // row-major without gaps (PyTorch's is_contiguous): strides of dimensions with
+                    // one element, and all strides of an empty tensor, may be anything
+  bool row_major;   // the strides are those of tpu_meta_intern_contiguous
   bool dense;       // non-overlapping and without gaps, in some dimension order
   int64_t numel;
   int64_t span;            // elements from the first to the last one touched, 0 when empty

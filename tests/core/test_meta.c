@@ -78,7 +78,7 @@ TPU_TEST(meta_equal_means_same_id) {
 
 TPU_TEST(meta_facts) {
   const tpu_meta_t* m = tpu_meta_get(INTERN(2, D(3, 4), D(4, 1)));
-  TPU_EXPECT(m->contiguous && m->dense);
+  TPU_EXPECT(m->contiguous && m->row_major && m->dense);
   TPU_EXPECT_EQ(m->numel, 12);
   TPU_EXPECT_EQ(m->span, 12);
   TPU_EXPECT_EQ(tpu_meta_bytes(m), 48);
@@ -87,6 +87,12 @@ TPU_TEST(meta_facts) {
   m = tpu_meta_get(INTERN(2, D(4, 3), D(6, 2)));
   TPU_EXPECT(!m->contiguous && !m->dense);
   TPU_EXPECT_EQ(m->span, 1 + 18 + 4);
+  m = tpu_meta_get(INTERN(2, D(1, 3), D(7, 1)));
+  TPU_EXPECT(m->contiguous && !m->row_major && m->dense);
+  m = tpu_meta_get(INTERN(2, D(0, 3), D(1, 4)));
+  TPU_EXPECT(m->contiguous && !m->row_major && m->dense);
+  m = tpu_meta_get(INTERN(2, D(0, 3), D(3, 1)));
+  TPU_EXPECT(m->row_major);
   m = tpu_meta_get(INTERN(2, D(4, 3), D(0, 1)));
   TPU_EXPECT(!m->dense);
   TPU_EXPECT_EQ(m->span, 3);
