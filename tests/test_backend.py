@@ -1,5 +1,6 @@
 """What PyTorch code expects of any device: names, factories, copies, storages, host values."""
 
+import itertools
 import re
 
 import pytest
@@ -82,6 +83,20 @@ def test_factories(device):
     mine, expected = make(device), make("cpu")
     assert mine.dtype == expected.dtype and mine.stride() == expected.stride()
     torch.testing.assert_close(mine.cpu(), expected)
+
+
+def length_or_error(*args, **kwargs):
+  try:
+    return torch.arange(*args, **kwargs).shape
+  except (RuntimeError, ValueError) as error:
+    return type(error)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.int64, torch.int32, torch.float32, torch.bfloat16])
+def test_arange_counts_as_the_cpu_does(dtype, device):
+  for args in itertools.product((0, 0.0, -3, 2.5), (5, -8.000001, 7.0), (1, -4.0, 0.3, 0)):
+    expected = length_or_error(*args, dtype=dtype)
+    assert length_or_error(*args, dtype=dtype, device=device) == expected, args
 
 
 @pytest.mark.parametrize(
