@@ -24,7 +24,8 @@ at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at:
     return exact ? static_cast<double>(value.toLong()) : value.toDouble();
   };
   const double from = bound(start), to = bound(end), by = bound(step);
-  TORCH_CHECK_VALUE(by > 0 || by < 0, "step must be nonzero");
+  TORCH_CHECK(step.toDouble() != 0, "step must be nonzero");
+  TORCH_CHECK_VALUE(by > 0 || by < 0, "step must be nonzero after conversion to int64");
   TORCH_CHECK(std::isfinite(from) && std::isfinite(to), "unsupported range: ", from, " -> ", to);
   TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),
               "upper bound and lower bound inconsistent with step sign");
