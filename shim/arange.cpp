@@ -18,20 +18,15 @@ void add_number(Call* call, const at::Scalar& value, bool integral) {
 at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
                        at::Tensor& out) {
   const bool integral = c10::isIntegralType(out.scalar_type(), /*includeBool=*/false);
-  // As on the CPU, the bounds of an int64 range are truncated before anything is counted.
-  const bool exact = out.scalar_type() == at::kLong;
-  const auto bound = [exact](const at::Scalar& value) {
-    return exact ? static_cast<double>(value.toLong()) : value.toDouble();
-  };
-  const double from = bound(start), to = bound(end), by = bound(step);
-  TORCH_CHECK(step.toDouble() != 0, "step must be nonzero");
-  TORCH_CHECK_VALUE(by > 0 || by < 0, "step must be nonzero after conversion to int64");
+  const double from = start.toDouble(), to = end.toDouble(), by = step.toDouble();
+  TORCH_CHECK(by > 0 || by < 0, "step must be nonzero");
   TORCH_CHECK(std::isfinite(from) && std::isfinite(to), "unsupported range: ", from, " -> ", to);
   TORCH_CHECK((by > 0 && to >= from) || (by < 0 && to <= from),
               "upper bound and lower bound inconsistent with step sign");
-  // Integers are counted exactly; beyond 2^53 the double formula is not.
   double count = std::ceil((to - from) / by);
-  if (exact) {
+  // As on the CPU, an int64 range is truncated before it is counted, and counted exactly.
+  if (out.scalar_type() == at::kLong) {
+    TORCH_CHECK_VALUE(step.toLong() != 0, "step must be nonzero; as int64 it is 0");
     const int64_t sign = step.toLong() > 0 ? 1 : -1;
     count =
         static_cast<double>((end.toLong() - start.toLong() + step.toLong() - sign) / step.toLong());
