@@ -174,12 +174,6 @@ void tpui_lower_adaptive_max_pool(const tpui_lowering_t* op) {
 void tpui_lower_adaptive_max_pool_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1), index = tpui_operand(op, 2);
-  if (!tpui_ok(b)) return;
-  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
-  if (tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0) {
-    tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
-    return;
-  }
-  grad = tpui_convert(b, grad, dtype);
+  if (!tpui_pool_grad_opens(op, x, &grad)) return;
   tpui_set_result(op, 0, tpui_pool_scatter(b, grad, index, x, op->argument[0] - '0'));
 }

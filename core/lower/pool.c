@@ -252,18 +252,23 @@ tpui_hlo_t tpui_pool_scatter(tpui_builder_t* b, tpui_hlo_t grad, tpui_hlo_t inde
   return tpui_reshape(b, sum, x.rank, x.sizes);
 }
 
+bool tpui_pool_grad_opens(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t* grad) {
+  if (!tpui_ok(op->b)) return false;
+  tpu_dtype_t dtype = tpui_math_dtype(grad->dtype);
+  if (tpui_count(*grad, 0, grad->rank) == 0 || tpui_count(x, 0, x.rank) == 0) {
+    tpui_set_result(op, 0, tpui_constant(op->b, dtype, 0));
+    return false;
+  }
+  *grad = tpui_convert(op->b, *grad, dtype);
+  return true;
+}
+
 void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pool_t p = read_pool(op, true);
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
   tpui_hlo_t index = tpui_operand_as(op, 2, TPU_I32);
-  if (!tpui_ok(b)) return;
-  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
-  if (tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0) {
-    tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
-    return;
-  }
-  grad = tpui_convert(b, grad, dtype);
+  if (!tpui_pool_grad_opens(op, x, &grad)) return;
   int64_t windows = 1;
   for (int i = 0; i < p.spatial; ++i) windows *= cover_count(&p, i);
   tpui_set_result(op, 0,
@@ -335,14 +340,9 @@ void tpui_lower_avg_pool_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pool_t p = read_pool(op, false);
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
-  if (!tpui_ok(b)) return;
-  tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
-  if (tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0) {
-    tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
-    return;
-  }
-  grad = tpui_convert(b, grad, dtype);
-  grad = tpui_binary(b, "divide", grad, read_divisors(op, &p, x, grad.rank, grad.sizes, dtype));
+  if (!tpui_pool_grad_opens(op, x, &grad)) return;
+  grad = tpui_binary(b, "divide", grad,
+                     read_divisors(op, &p, x, grad.rank, grad.sizes, grad.dtype));
   for (int i = p.spatial - 1; i >= 0; --i) {
     int64_t in_size = x.sizes[x.rank - p.spatial + i];
     tpui_hlo_t total = tpui_window_unplace(&p, grad, i, 0, in_size);

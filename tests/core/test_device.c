@@ -19,6 +19,9 @@ static const unsigned char options_bytes[] = {0x1a, 4, 0x20, 1, 0x28, 1};
 static const int64_t sizes[2] = {2, 3};
 enum { BYTES = 24 };
 
+/* Blocks that were allocated before the test; for end(). */
+static int64_t live_before;
+
 static const fake_control_t* begin(void) {
   const fake_control_t* fake = fake_plugin_control();
   if (fake == NULL) {
@@ -26,16 +29,17 @@ static const fake_control_t* begin(void) {
     return NULL;
   }
   fake->reset();
+  live_before = tpu_alloc_live_count();
   return fake;
 }
 
 /* Nothing is alive and nothing was done wrong. */
-static void end(const fake_control_t* fake, int64_t live_blocks) {
+static void end(const fake_control_t* fake) {
   fake_stats_t stats;
   fake->stats(&stats);
   TPU_EXPECT_EQ(stats.violations, 0);
   TPU_EXPECT_EQ(fake->live(), 0);
-  TPU_EXPECT_EQ(tpu_alloc_live_count(), live_blocks);
+  TPU_EXPECT_EQ(tpu_alloc_live_count(), live_before);
   fake->reset();
 }
 
@@ -66,16 +70,30 @@ static tpu_memory_stats_t memory_of(const tpu_device_t* device) {
   return stats;
 }
 
+/* Most tests need one device on the CPU platform; NULL when there is none. */
+static const fake_control_t* begin_with_device(tpu_device_t** out_device) {
+  const fake_control_t* fake = begin();
+  if (fake == NULL) return NULL;
+  tpu_status_t status = make_device(out_device);
+  if (status == NULL) return fake;
+  tpu_test_fail(__FILE__, __LINE__, "%s", tpu_status_message(status));
+  tpu_status_free(status);
+  return NULL;
+}
+
+static void end_with_device(const fake_control_t* fake, tpu_device_t* device) {
+  tpu_device_destroy(device);
+  end(fake);
+}
+
 /* --- creating --- */
 
 TPU_TEST(device_create_and_names) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
-  int64_t live_blocks = tpu_alloc_live_count();
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   tpu_device_destroy(device);
-  live_blocks = tpu_alloc_live_count();  // the plugin itself stays
+  live_before = tpu_alloc_live_count();  // the plugin itself stays
   TPU_REQUIRE_OK(make_device(&device));
   TPU_EXPECT(strncmp(tpu_device_name(device), "TPU (cpu host: ", 15) == 0);
   TPU_EXPECT(strncmp(tpu_device_plugin_version(device), "cpu; fake 1; PJRT 0.114; file ", 30) == 0);
@@ -89,13 +107,12 @@ TPU_TEST(device_create_and_names) {
   TPU_EXPECT_EQ(memory_of(device).bytes_limit, 1 << 30);
   tpu_device_destroy(device);
   tpu_device_destroy(NULL);
-  end(fake, live_blocks);
+  end(fake);
 }
 
 TPU_TEST(device_create_refuses_bad_options) {
   const fake_control_t* fake = begin();
   TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
   TPU_EXPECT_CODE(tpu_device_create(NULL, &device), TPU_INVALID_ARGUMENT);
   tpu_device_options_t options = {.plugin_path = NULL};
@@ -112,7 +129,7 @@ TPU_TEST(device_create_refuses_bad_options) {
   options.threads = -1;
   TPU_EXPECT_CODE(tpu_device_create(&options, &device), TPU_INVALID_ARGUMENT);
   TPU_EXPECT(device == NULL);
-  end(fake, live_blocks);
+  end(fake);
 }
 
 /* Settings that travel through the environment leave no trace in it. */
@@ -137,7 +154,6 @@ TPU_TEST(device_buffer_roundtrip) {
   const fake_control_t* fake = begin();
   TPU_REQUIRE(fake != NULL);
   static const tpu_platform_kind_t kinds[] = {TPU_PLATFORM_CPU, TPU_PLATFORM_TPU};
-  int64_t live_blocks = tpu_alloc_live_count();
   for (int k = 0; k < 2; ++k) {
     tpu_device_t* device = NULL;
     TPU_REQUIRE_OK(make_device_of(kinds[k], 0, &device));
@@ -163,15 +179,13 @@ TPU_TEST(device_buffer_roundtrip) {
     tpu_buffer_release(NULL);
     tpu_device_destroy(device);
   }
-  end(fake, live_blocks);
+  end(fake);
 }
 
 TPU_TEST(device_buffer_refuses_bad_arguments) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   tpu_buffer_t* buffer = NULL;
   float data[6] = {0};
   int64_t negative[2] = {2, -1};
@@ -193,16 +207,13 @@ TPU_TEST(device_buffer_refuses_bad_arguments) {
                   TPU_INVALID_ARGUMENT);
   TPU_EXPECT(buffer == NULL);
   TPU_EXPECT_EQ(memory_of(device).bytes_total, 0);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 TPU_TEST(device_buffer_without_elements) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   int64_t empty[3] = {INT64_MAX / 2, 0, INT64_MAX / 2};
   tpu_buffer_t* buffer = NULL;
   TPU_REQUIRE_OK(tpu_buffer_from_host(device, NULL, TPU_F32, 3, empty, &buffer));
@@ -210,15 +221,13 @@ TPU_TEST(device_buffer_without_elements) {
   TPU_EXPECT_OK(tpu_buffer_read(buffer, 0, NULL, 0));
   TPU_EXPECT_EQ(memory_of(device).buffers_in_use, 1);
   tpu_buffer_release(buffer);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 /* The fake plugin reports a read that nobody waited for, so this also shows that reads wait. */
 TPU_TEST(device_buffer_waits_for_delayed_content) {
   const fake_control_t* fake = begin();
   TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   fake->delay(3000);
   tpu_device_t* device = NULL;
   TPU_REQUIRE_OK(make_device(&device));
@@ -236,18 +245,15 @@ TPU_TEST(device_buffer_waits_for_delayed_content) {
   TPU_EXPECT_CODE(tpu_buffer_await(buffer), TPU_DEADLINE_EXCEEDED);
   TPU_EXPECT_CODE(tpu_buffer_read(buffer, 0, all, BYTES), TPU_DEADLINE_EXCEEDED);
   tpu_buffer_release(buffer);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 /* --- accounting --- */
 
 TPU_TEST(device_memory_accounting) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   tpu_buffer_t *a = NULL, *b = NULL;
   TPU_REQUIRE_OK(make_buffer(device, &a));
   TPU_REQUIRE_OK(make_buffer(device, &b));
@@ -272,14 +278,12 @@ TPU_TEST(device_memory_accounting) {
   TPU_EXPECT_EQ(memory_of(device).bytes_total, 2 * BYTES);
   tpu_buffer_release(b);
   TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 0);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 TPU_TEST(device_memory_limit) {
   const fake_control_t* fake = begin();
   TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
   TPU_REQUIRE_OK(make_device_of(TPU_PLATFORM_CPU, 2 * BYTES, &device));
   TPU_EXPECT_EQ(memory_of(device).bytes_limit, 2 * BYTES);
@@ -310,18 +314,15 @@ TPU_TEST(device_memory_limit) {
   TPU_EXPECT_EQ(memory_of(device).buffers_in_use, 0);
   tpu_executable_release(add);
   tpu_executable_release(donate);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 /* --- executables --- */
 
 TPU_TEST(device_run_and_donate) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   tpu_executable_t* donate = NULL;
   TPU_REQUIRE_OK(compile(device, donate_text, &donate));
   TPU_EXPECT_EQ(tpu_executable_output_count(donate), 1);
@@ -366,14 +367,12 @@ TPU_TEST(device_run_and_donate) {
   tpu_buffer_release(c);
   tpu_executable_release(donate);
   tpu_executable_release(NULL);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 TPU_TEST(device_run_refuses_other_device) {
   const fake_control_t* fake = begin();
   TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t *device = NULL, *other = NULL;
   TPU_REQUIRE_OK(make_device(&device));
   TPU_REQUIRE_OK(make_device(&other));
@@ -387,16 +386,13 @@ TPU_TEST(device_run_refuses_other_device) {
   tpu_buffer_release(a);
   tpu_executable_release(add);
   tpu_device_destroy(other);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 TPU_TEST(device_failed_run_is_reported_when_waited_for) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   tpu_executable_t* add = NULL;
   TPU_REQUIRE_OK(compile(device, add_text, &add));
   tpu_buffer_t *a = NULL, *c = NULL;
@@ -412,16 +408,13 @@ TPU_TEST(device_failed_run_is_reported_when_waited_for) {
   tpu_buffer_release(c);
   tpu_buffer_release(a);
   tpu_executable_release(add);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 TPU_TEST(device_compile_and_load_refuse_bad_input) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   tpu_executable_t* executable = NULL;
   TPU_EXPECT_CODE(compile(device, "module {", &executable), TPU_UNKNOWN);
   TPU_EXPECT_CODE(compile(device, "", &executable), TPU_INVALID_ARGUMENT);
@@ -432,8 +425,7 @@ TPU_TEST(device_compile_and_load_refuse_bad_input) {
   TPU_EXPECT_CODE(tpu_executable_deserialize(device, NULL, 0, NULL, 0, &executable),
                   TPU_INVALID_ARGUMENT);
   TPU_EXPECT(executable == NULL);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 /* "@main(%a0: tensor<f32>, ...) -> (tensor<f32>, ...)" with `count` of both; every second argument
@@ -478,11 +470,9 @@ static void* run_many(void* argument) {
 
 /* More arguments than fit on the stack, from several threads at once. */
 TPU_TEST(device_run_with_many_arguments) {
-  const fake_control_t* fake = begin();
-  TPU_REQUIRE(fake != NULL);
-  int64_t live_blocks = tpu_alloc_live_count();
   tpu_device_t* device = NULL;
-  TPU_REQUIRE_OK(make_device(&device));
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
   char text[16384];
   many_text(text, sizeof(text), MANY);
   many_t many = {.rounds = 20};
@@ -499,8 +489,7 @@ TPU_TEST(device_run_with_many_arguments) {
   TPU_EXPECT_EQ(memory_of(device).bytes_total, 4 * MANY + 4 * 20 * 4 * MANY);
   for (int i = 0; i < MANY; ++i) tpu_buffer_release(many.inputs[i]);
   tpu_executable_release(many.executable);
-  tpu_device_destroy(device);
-  end(fake, live_blocks);
+  end_with_device(fake, device);
 }
 
 /* --- everything fails once --- */
@@ -549,8 +538,7 @@ TPU_TEST(device_every_pjrt_call_may_fail) {
   tpu_platform_kind_t kinds[] = {TPU_PLATFORM_CPU, TPU_PLATFORM_TPU};
   for (int k = 0; k < 2; ++k) {
     TPU_EXPECT_OK(whole_life(&kinds[k]));
-    int64_t live_blocks = tpu_alloc_live_count();
-    fake_stats_t stats;
+      fake_stats_t stats;
     fake->reset();
     TPU_EXPECT_OK(whole_life(&kinds[k]));
     fake->stats(&stats);
@@ -568,7 +556,7 @@ TPU_TEST(device_every_pjrt_call_may_fail) {
     }
     /* Only calls that destroy may fail without the caller hearing of it. */
     TPU_EXPECT(calls > 25 && failures >= calls - 12);
-    end(fake, live_blocks);
+    end(fake);
   }
 }
 
@@ -578,9 +566,8 @@ TPU_TEST(device_every_allocation_may_fail) {
   tpu_platform_kind_t kinds[] = {TPU_PLATFORM_CPU, TPU_PLATFORM_TPU};
   for (int k = 0; k < 2; ++k) {
     TPU_EXPECT_OK(whole_life(&kinds[k]));
-    int64_t live_blocks = tpu_alloc_live_count();
-    TPU_EXPECT(TPU_OOM_SWEEP(whole_life, &kinds[k]) > 10);
-    end(fake, live_blocks);
+      TPU_EXPECT(TPU_OOM_SWEEP(whole_life, &kinds[k]) > 10);
+    end(fake);
   }
 }
 
