@@ -12,6 +12,9 @@ CMAKE  := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 CPU_PLUGIN = $(abspath $(wildcard \
   $(VENV)/lib/python3*/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so))
 
+# Processes that share the Python tests; each wants a core and about 2 GiB.
+TEST_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test bench bench-jax build wheel clean distclean check ctest asan pytest
@@ -77,7 +80,7 @@ asan: build/asan/build.ninja
 
 pytest: build ctest
 	@echo "== Python tests"
-	OMP_NUM_THREADS=1 $(PY) -m pytest tests
+	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n $(TEST_WORKERS) --dist worksteal
 
 bench: build
 	$(PY) benchmarks/bench.py $(ARGS)
