@@ -144,6 +144,11 @@ bool tpui_inputs_finite(const tpu_window_t* window, const tpu_job_t* job);
 /* The error that names the op behind the first result with NaN or infinity. */
 TPU_MUST_USE tpu_status_t tpui_outputs_finite(const tpu_window_t* window, const tpu_job_t* job);
 
+/* --- loop.c --- */
+/* Asked once the window has engine->flush_at records, and after every record in Debug and Strict
+ * mode: whether it should be launched now. Sets flush_at for the windows to come. */
+TPU_MUST_USE tpu_status_t tpui_window_is_due(tpu_engine_t* engine, bool* out_due);
+
 /* --- flush.c --- */
 /* Launches the window. Errors go to the values concerned and to engine->pending_error; the status is
  * for what prevented the flush itself (memory). May give the lock up before it looks at the window,
