@@ -1,34 +1,22 @@
 #define _GNU_SOURCE  // memmem
 #include "compile/compile.h"
 
-#include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "compile/compile_internal.h"
 
-enum { MODE_COUNT = 2 };  // index: tpu_compile_options_t.small
-
-struct tpu_compiler_t {
-  tpu_device_t* device;  // borrowed
-  tpui_memory_cache_t memory;
-  tpui_disk_cache_t disk;
-  tpui_key_t keys[MODE_COUNT];  // everything but the program's text
-  _Atomic uint32_t refused;     // overrides that this plugin does not know
-  _Atomic bool dump_failed;
-  tpu_mutex_t mutex;  // guards `stats`
-  tpu_compile_stats_t stats;
-};
+/* More threads gain little: programs of a window are few, and the compiler has threads as well. */
+#define MAX_THREADS 16
 
 /* --- create and destroy --- */
 
 static tpu_status_t fill_keys(tpu_compiler_t* compiler) {
-  for (int small = 0; small < MODE_COUNT; ++small) {
+  for (int small = 0; small < TPUI_MODE_COUNT; ++small) {
     /* The options as wished, also if the plugin refuses some: its version is in the key. */
     tpu_strbuf_t options = {0};
     tpui_options_encode(tpu_device_platform(compiler->device), small != 0, 0, &options);
@@ -74,163 +62,7 @@ void tpu_compiler_destroy(tpu_compiler_t* compiler) {
   tpu_free(compiler);
 }
 
-/* --- dumping --- */
-
-static void append_dump_path(tpu_strbuf_t* path, tpu_digest_t key) {
-  char hex[33];
-  tpu_digest_hex(key, hex);
-  tpu_strbuf_printf(path, "%s/%s.mlir", tpu_env_text(TPU_ENV_DUMP_DIR), hex);
-}
-
-static bool dump_wanted(void) {
-  const char* folder = tpu_env_text(TPU_ENV_DUMP_DIR);
-  return folder != NULL && folder[0] != '\0';
-}
-
-static bool write_text(const char* path, const char* text, size_t size) {
-  FILE* file = fopen(path, "we");
-  if (file == NULL && errno == ENOENT) {
-    (void)mkdir(tpu_env_text(TPU_ENV_DUMP_DIR), 0777);  // if it fails, so does the next line
-    file = fopen(path, "we");
-  }
-  if (file == NULL) return false;
-  bool ok = fwrite(text, 1, size, file) == size;
-  return fclose(file) == 0 && ok;
-}
-
-/* A dump that fails is reported once and does not stop the run. */
-static void dump_text(tpu_compiler_t* compiler, tpu_digest_t key, const char* text, size_t size) {
-  if (!dump_wanted()) return;
-  tpu_strbuf_t path = {0};
-  append_dump_path(&path, key);
-  if (path.failed || !write_text(path.data, text, size)) {
-    if (!atomic_exchange(&compiler->dump_failed, true)) {
-      fprintf(stderr, "torch_tpu: TORCH_TPU_DUMP_DIR: cannot write '%s': %s\n",
-              tpu_strbuf_text(&path), strerror(errno));
-    }
-  }
-  tpu_strbuf_free(&path);
-}
-
-/* --- making an executable --- */
-
-typedef struct request_t {
-  tpu_compiler_t* compiler;
-  const char* text;
-  size_t text_size;
-  bool small;
-  tpu_digest_t key;
-  char hex[33];
-} request_t;
-
-static void count(tpu_compiler_t* compiler, int64_t* counter, double* seconds, int64_t start_ns) {
-  tpu_mutex_lock(&compiler->mutex);
-  *counter += 1;
-  if (seconds != NULL) *seconds += (double)(tpu_clock_ns() - start_ns) * 1e-9;
-  tpu_mutex_unlock(&compiler->mutex);
-}
-
-/* NULL result: not on disk, or not usable. */
-static tpu_executable_t* load_from_disk(const request_t* request) {
-  tpu_compiler_t* compiler = request->compiler;
-  int64_t start = tpu_clock_ns();
-  void* bytes = NULL;
-  size_t size = 0;
-  tpu_executable_t* executable = NULL;
-  tpui_disk_result_t result = tpui_disk_read(&compiler->disk, request->key, &bytes, &size);
-  if (result == TPUI_DISK_HIT) {
-    tpu_status_t status =
-        tpu_executable_deserialize(compiler->device, bytes, size, NULL, 0, &executable);
-    if (status != NULL) {
-      /* Whatever the reason, compiling is the way out; a good file is simply written again. */
-      tpu_log(TPU_LOG_CACHE, "%s refused: %s", request->hex, tpu_status_message(status));
-      tpu_status_free(status);
-      tpui_disk_remove(&compiler->disk, request->key);
-      result = TPUI_DISK_REJECT;
-    }
-  }
-  tpu_free(bytes);
-  if (result == TPUI_DISK_REJECT) count(compiler, &compiler->stats.disk_rejects, NULL, 0);
-  if (executable == NULL) return NULL;
-  count(compiler, &compiler->stats.disk_hits, &compiler->stats.disk_load_seconds, start);
-  tpu_log(TPU_LOG_COMPILE, "%s from disk, %zu bytes, %.2f ms", request->hex, size,
-          (double)(tpu_clock_ns() - start) * 1e-6);
-  return executable;
-}
-
-static tpu_status_t compile_once(const request_t* request, uint32_t refused,
-                                 tpu_executable_t** out_executable) {
-  tpu_compiler_t* compiler = request->compiler;
-  tpu_strbuf_t options = {0};
-  tpui_options_encode(tpu_device_platform(compiler->device), request->small, refused, &options);
-  tpu_status_t status = tpu_strbuf_status(&options);
-  if (status == NULL) {
-    status = tpu_executable_compile(compiler->device, request->text, request->text_size,
-                                    options.data, options.size, out_executable);
-  }
-  tpu_strbuf_free(&options);
-  return status;
-}
-
-/* Compiles; overrides that the plugin does not know are dropped for good, one per attempt. */
-static tpu_status_t compile_program(const request_t* request, tpu_executable_t** out_executable) {
-  tpu_compiler_t* compiler = request->compiler;
-  for (;;) {
-    uint32_t refused = atomic_load(&compiler->refused);
-    tpu_status_t status = compile_once(request, refused, out_executable);
-    uint32_t unknown = tpui_options_refused(tpu_status_message(status));
-    if (status == NULL || (unknown & ~refused) == 0) return status;
-    tpu_log(TPU_LOG_COMPILE, "left out from now on: %s", tpu_status_message(status));
-    tpu_status_free(status);
-    atomic_fetch_or(&compiler->refused, unknown);
-  }
-}
-
-static void save_to_disk(const request_t* request, tpu_executable_t* executable) {
-  tpu_compiler_t* compiler = request->compiler;
-  if (compiler->disk.folder == NULL) return;
-  void* bytes = NULL;
-  size_t size = 0;
-  tpu_status_t status = tpu_executable_serialize(executable, &bytes, &size);
-  if (status != NULL) {  // the program runs all the same; the plugin may not serialize at all
-    tpu_log(TPU_LOG_CACHE, "%s not saved: %s", request->hex, tpu_status_message(status));
-    tpu_status_free(status);
-    return;
-  }
-  if (size > 0 && tpui_disk_write(&compiler->disk, request->key, bytes, size)) {
-    count(compiler, &compiler->stats.disk_writes, NULL, 0);
-  }
-  tpu_free(bytes);
-}
-
-/* Tells where the program's text is, or how to get it. */
-static tpu_status_t explain(const request_t* request, tpu_status_t status) {
-  if (!dump_wanted()) {
-    return tpu_status_annotate(status, "program %s (set TORCH_TPU_DUMP_DIR to see its text)",
-                               request->hex);
-  }
-  tpu_strbuf_t path = {0};
-  append_dump_path(&path, request->key);
-  status = tpu_status_annotate(status, "program %s", tpu_strbuf_text(&path));
-  tpu_strbuf_free(&path);
-  return status;
-}
-
-static tpu_status_t make_executable(const request_t* request, tpu_executable_t** out_executable) {
-  tpu_compiler_t* compiler = request->compiler;
-  dump_text(compiler, request->key, request->text, request->text_size);
-  *out_executable = load_from_disk(request);
-  if (*out_executable != NULL) return NULL;
-  int64_t start = tpu_clock_ns();
-  tpu_status_t status = compile_program(request, out_executable);
-  if (status != NULL) return explain(request, status);
-  count(compiler, &compiler->stats.compiles, &compiler->stats.compile_seconds, start);
-  tpu_log(TPU_LOG_COMPILE, "%s compiled%s, %zu bytes of text, %.2f ms", request->hex,
-          request->small ? " small" : "", request->text_size,
-          (double)(tpu_clock_ns() - start) * 1e-6);
-  save_to_disk(request, *out_executable);
-  return NULL;
-}
+/* --- asking --- */
 
 /* XLA:CPU emits a scatter only inside a fusion, and the small mode makes none. */
 static bool needs_fusion(const char* text, size_t text_size) {
@@ -238,38 +70,151 @@ static bool needs_fusion(const char* text, size_t text_size) {
   return memmem(text, text_size, scatter, sizeof(scatter) - 1) != NULL;
 }
 
+static tpu_status_t check_text(const tpu_compile_request_t* wanted) {
+  if (wanted->text != NULL && wanted->text_size > 0) return NULL;
+  return tpu_status_make(TPU_INVALID_ARGUMENT, "empty program text");
+}
+
+static void fill_request(tpu_compiler_t* compiler, tpu_compile_request_t* wanted,
+                         tpui_request_t* request) {
+  wanted->executable = NULL;
+  wanted->status = check_text(wanted);
+  *request = (tpui_request_t){.compiler = compiler, .wanted = wanted};
+  if (wanted->status != NULL) return;
+  request->small = wanted->options.small &&
+                   tpu_device_platform(compiler->device)->fast_compile_small &&
+                   !needs_fusion(wanted->text, wanted->text_size);
+  tpui_key_t key = compiler->keys[request->small];
+  tpui_key_add(&key, "text", wanted->text, wanted->text_size);
+  request->key = tpui_key_end(&key);
+  tpu_digest_hex(request->key, request->hex);
+  tpui_compiler_count(compiler, &compiler->stats.requests, NULL, 0);
+}
+
+static bool is_done(const tpui_request_t* request) {
+  return request->wanted->executable != NULL || request->wanted->status != NULL;
+}
+
+/* Asks the cache in memory. Without an executable afterwards, the program is ours to make
+ * (`entry`), or, if `wait` is false, being made by somebody. */
+static void find_in_memory(tpui_request_t* request, bool wait) {
+  tpu_compiler_t* compiler = request->compiler;
+  tpu_compile_request_t* wanted = request->wanted;
+  wanted->status =
+      tpui_memory_find(&compiler->memory, request->key, wait, &wanted->executable, &request->entry);
+  if (wanted->executable == NULL) return;
+  tpui_compiler_count(compiler, &compiler->stats.memory_hits, NULL, 0);
+}
+
+static void make(tpui_request_t* request) {
+  tpu_compile_request_t* wanted = request->wanted;
+  wanted->status = tpui_make_executable(request, &wanted->executable);
+  tpui_memory_finish(&request->compiler->memory, request->entry, wanted->executable,
+                     wanted->status);
+  request->entry = NULL;
+}
+
+/* --- side by side --- */
+
+typedef struct crew_t {
+  tpui_request_t* requests;
+  size_t count;
+  atomic_size_t next;
+} crew_t;
+
+/* Makes what the requests own, beside other threads that do the same. */
+static void* work(void* pointer) {
+  crew_t* crew = pointer;
+  for (;;) {
+    size_t i = atomic_fetch_add(&crew->next, 1);
+    if (i >= crew->count) return NULL;
+    if (crew->requests[i].entry != NULL) make(&crew->requests[i]);
+  }
+}
+
+static size_t thread_count(const tpui_request_t* requests, size_t count) {
+  size_t owned = 0;
+  for (size_t i = 0; i < count; ++i) owned += requests[i].entry != NULL;
+  int64_t most = tpu_env_int(TPU_ENV_COMPILE_THREADS);
+  if (most <= 0) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    most = cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : cores;
+  }
+  if (most > MAX_THREADS) most = MAX_THREADS;
+  return owned < (size_t)most ? owned : (size_t)most;
+}
+
+static void make_owned(tpui_request_t* requests, size_t count) {
+  crew_t crew = {.requests = requests, .count = count};
+  atomic_init(&crew.next, 0);
+  pthread_t threads[MAX_THREADS];
+  size_t started = 0, wanted = thread_count(requests, count);
+  while (started + 1 < wanted && pthread_create(&threads[started], NULL, work, &crew) == 0) {
+    ++started;  // where no thread can be had, fewer do the work
+  }
+  (void)work(&crew);
+  for (size_t i = 0; i < started; ++i) (void)pthread_join(threads[i], NULL);
+}
+
+/* What the same program failed with, so that it is not tried once more. */
+static tpu_status_t earlier_failure(const tpui_request_t* requests, size_t count,
+                                    tpu_digest_t key) {
+  for (size_t i = 0; i < count; ++i) {
+    const tpui_request_t* r = &requests[i];
+    if (r->wanted->status != NULL && r->key.lo == key.lo && r->key.hi == key.hi) {
+      return tpu_status_copy(r->wanted->status);
+    }
+  }
+  return NULL;
+}
+
+/* Nothing is waited for before all that is ours is made: two callers never wait for each other. */
+static void get_all(tpui_request_t* requests, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_done(&requests[i])) find_in_memory(&requests[i], false);
+  }
+  make_owned(requests, count);
+  for (size_t i = 0; i < count; ++i) {
+    tpui_request_t* request = &requests[i];
+    if (is_done(request)) continue;
+    request->wanted->status = earlier_failure(requests, count, request->key);
+    if (request->wanted->status != NULL) continue;
+    find_in_memory(request, true);
+    if (request->entry != NULL) make(request);
+  }
+}
+
+tpu_status_t tpu_compiler_get_all(tpu_compiler_t* compiler, size_t count,
+                                  tpu_compile_request_t* wanted) {
+  tpui_request_t* requests = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(count + 1, sizeof(*requests), (void**)&requests));
+  for (size_t i = 0; i < count; ++i) fill_request(compiler, &wanted[i], &requests[i]);
+  get_all(requests, count);
+  tpu_free(requests);
+  return NULL;
+}
+
 tpu_status_t tpu_compiler_get(tpu_compiler_t* compiler, const char* text, size_t text_size,
                               const tpu_compile_options_t* options,
                               tpu_executable_t** out_executable) {
-  *out_executable = NULL;
-  if (text == NULL || text_size == 0) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "empty program text");
-  }
-  const tpu_platform_t* platform = tpu_device_platform(compiler->device);
-  request_t request = {
-      .compiler = compiler,
-      .text = text,
-      .text_size = text_size,
-      .small = options != NULL && options->small && platform->fast_compile_small &&
-               !needs_fusion(text, text_size),
-  };
-  tpui_key_t key = compiler->keys[request.small];
-  tpui_key_add(&key, "text", text, text_size);
-  request.key = tpui_key_end(&key);
-  tpu_digest_hex(request.key, request.hex);
-  count(compiler, &compiler->stats.requests, NULL, 0);
-  tpui_memory_entry_t* entry = NULL;
-  TPU_RETURN_IF_ERROR(tpui_memory_find(&compiler->memory, request.key, out_executable, &entry));
-  if (*out_executable != NULL) {
-    count(compiler, &compiler->stats.memory_hits, NULL, 0);
-    return NULL;
-  }
-  tpu_status_t status = make_executable(&request, out_executable);
-  tpui_memory_finish(&compiler->memory, entry, *out_executable, status);
-  return status;
+  tpu_compile_request_t wanted = {.text = text, .text_size = text_size};
+  if (options != NULL) wanted.options = *options;
+  tpui_request_t request;
+  fill_request(compiler, &wanted, &request);
+  get_all(&request, 1);
+  *out_executable = wanted.executable;
+  return wanted.status;
 }
 
 /* --- numbers --- */
+
+void tpui_compiler_count(tpu_compiler_t* compiler, int64_t* counter, double* seconds,
+                         int64_t start_ns) {
+  tpu_mutex_lock(&compiler->mutex);
+  *counter += 1;
+  if (seconds != NULL) *seconds += (double)(tpu_clock_ns() - start_ns) * 1e-9;
+  tpu_mutex_unlock(&compiler->mutex);
+}
 
 void tpu_compiler_stats(tpu_compiler_t* compiler, tpu_compile_stats_t* out_stats) {
   tpu_mutex_lock(&compiler->mutex);

@@ -19,7 +19,8 @@ uint32_t tpui_options_refused(const char* error_text);
 
 /* --- key.c --- */
 
-/* A key is a digest over named parts; with TORCH_TPU_LOG=cache each part's own digest is printed. */
+/* A key is a digest over named parts; with TORCH_TPU_LOG=cache each part's own digest is printed.
+ */
 typedef struct tpui_key_t {
   tpu_digest_state_t state;
 } tpui_key_t;
@@ -47,10 +48,10 @@ TPU_MUST_USE tpu_status_t tpui_memory_create(tpui_memory_cache_t* cache);
 void tpui_memory_destroy(tpui_memory_cache_t* cache);  // accepts a zeroed cache
 void tpui_memory_clear(tpui_memory_cache_t* cache);
 
-/* Looks a key up. Exactly one of the two out-parameters is set on success: a new reference to the
- * executable (also after waiting for another thread that makes it), or an entry that the caller must
- * finish. A failure of the other thread is returned to all that waited for it. */
-TPU_MUST_USE tpu_status_t tpui_memory_find(tpui_memory_cache_t* cache, tpu_digest_t key,
+/* Looks a key up. Success sets one of the two out-parameters: a new reference to the executable, or
+ * an entry that the caller must finish. What another thread is making is waited for, and its
+ * failure returned to all that waited; without `wait`, both out-parameters stay NULL instead. */
+TPU_MUST_USE tpu_status_t tpui_memory_find(tpui_memory_cache_t* cache, tpu_digest_t key, bool wait,
                                            tpu_executable_t** out_executable,
                                            tpui_memory_entry_t** out_entry);
 
@@ -62,11 +63,11 @@ void tpui_memory_finish(tpui_memory_cache_t* cache, tpui_memory_entry_t* entry,
 /* --- disk.c, disk_evict.c: serialized executables in files --- */
 
 typedef struct tpui_disk_cache_t {
-  char* folder;   // owned; NULL: the cache is off
-  int64_t limit;  // bytes
+  char* folder;       // owned; NULL: the cache is off
+  int64_t limit;      // bytes
   tpu_mutex_t mutex;  // guards the rest
-  int64_t written;  // bytes since the last look at the whole folder
-  int writes_left;  // writes until the next look
+  int64_t written;    // bytes since the last look at the whole folder
+  int writes_left;    // writes until the next look
 } tpui_disk_cache_t;
 
 typedef enum tpui_disk_result_t {
@@ -89,5 +90,38 @@ void tpui_disk_remove(tpui_disk_cache_t* cache, tpu_digest_t key);
 /* Deletes the files used longest ago until `folder` holds at most `limit` bytes, with some room to
  * spare. Safe while other processes read, write and delete. */
 TPU_MUST_USE tpu_status_t tpui_disk_evict(const char* folder, int64_t limit);
+
+/* --- compile.c, make.c --- */
+
+enum { TPUI_MODE_COUNT = 2 };  // index: tpu_compile_options_t.small
+
+struct tpu_compiler_t {
+  tpu_device_t* device;  // borrowed
+  tpui_memory_cache_t memory;
+  tpui_disk_cache_t disk;
+  tpui_key_t keys[TPUI_MODE_COUNT];  // everything but the program's text
+  _Atomic uint32_t refused;          // overrides that this plugin does not know
+  _Atomic bool dump_failed;
+  tpu_mutex_t mutex;  // guards `stats`
+  tpu_compile_stats_t stats;
+};
+
+/* A request on its way through the caches. */
+typedef struct tpui_request_t {
+  tpu_compiler_t* compiler;
+  tpu_compile_request_t* wanted;
+  bool small;
+  tpu_digest_t key;
+  char hex[33];
+  tpui_memory_entry_t* entry;  // not NULL: this request makes the program
+} tpui_request_t;
+
+/* Loads the program from disk, or compiles and saves it. */
+TPU_MUST_USE tpu_status_t tpui_make_executable(const tpui_request_t* request,
+                                               tpu_executable_t** out_executable);
+/* Adds 1 to a counter of `stats`, and the time since `start_ns` to `seconds` unless that is NULL.
+ */
+void tpui_compiler_count(tpu_compiler_t* compiler, int64_t* counter, double* seconds,
+                         int64_t start_ns);
 
 #endif  // TPU_COMPILE_COMPILE_INTERNAL_H_

@@ -21,9 +21,9 @@ typedef struct file_header_t {
   char magic[8];
   uint32_t format_version;
   uint32_t header_size;
-  tpu_digest_t key;      // a file that was renamed by hand is refused
-  uint64_t size;         // of the bytes after the header
-  tpu_digest_t checksum; // of the bytes after the header
+  tpu_digest_t key;       // a file that was renamed by hand is refused
+  uint64_t size;          // of the bytes after the header
+  tpu_digest_t checksum;  // of the bytes after the header
 } file_header_t;
 _Static_assert(sizeof(file_header_t) == 56, "the header has no padding");
 

@@ -34,12 +34,12 @@ static void add_text(tpui_key_t* key, const char* name, const char* text) {
   tpui_key_add(key, name, text, strlen(text));
 }
 
-/* Lines of /proc/cpuinfo that say which instructions there are (x86, then Arm). The "model" row also
- * takes "model name". */
+/* Lines of /proc/cpuinfo that say which instructions there are (x86, then Arm). The "model" row
+ * also takes "model name". */
 static bool is_cpu_line(const char* line) {
-  static const char* const names[] = {"vendor_id",       "cpu family",       "model",
-                                      "flags",           "CPU implementer",  "CPU architecture",
-                                      "CPU variant",     "CPU part",         "Features"};
+  static const char* const names[] = {"vendor_id",   "cpu family",      "model",
+                                      "flags",       "CPU implementer", "CPU architecture",
+                                      "CPU variant", "CPU part",        "Features"};
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); ++i) {
     if (strncmp(line, names[i], strlen(names[i])) == 0) return true;
   }

@@ -15,7 +15,8 @@ struct tpui_memory_entry_t {
 };
 
 tpu_status_t tpui_memory_create(tpui_memory_cache_t* cache) {
-  if (pthread_mutex_init(&cache->mutex, NULL) != 0 || pthread_cond_init(&cache->changed, NULL) != 0) {
+  if (pthread_mutex_init(&cache->mutex, NULL) != 0 ||
+      pthread_cond_init(&cache->changed, NULL) != 0) {
     return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "cannot make a mutex");
   }
   void* slots = NULL;
@@ -131,24 +132,25 @@ static tpu_status_t await_entry(tpui_memory_cache_t* cache, tpui_memory_entry_t*
   return status;
 }
 
-static tpu_status_t find_locked(tpui_memory_cache_t* cache, tpu_digest_t key,
+static tpu_status_t find_locked(tpui_memory_cache_t* cache, tpu_digest_t key, bool wait,
                                 tpu_executable_t** out_executable,
                                 tpui_memory_entry_t** out_entry) {
   tpui_memory_entry_t* entry = *slot_of(cache, key);
   while (entry != NULL && (entry->key.lo != key.lo || entry->key.hi != key.hi)) entry = entry->next;
   if (entry == NULL) return add_pending(cache, key, out_entry);
+  if (entry->pending && !wait) return NULL;
   if (entry->pending) TPU_RETURN_IF_ERROR(await_entry(cache, entry));
   *out_executable = entry->executable;
   tpu_executable_retain(entry->executable);
   return NULL;
 }
 
-tpu_status_t tpui_memory_find(tpui_memory_cache_t* cache, tpu_digest_t key,
+tpu_status_t tpui_memory_find(tpui_memory_cache_t* cache, tpu_digest_t key, bool wait,
                               tpu_executable_t** out_executable, tpui_memory_entry_t** out_entry) {
   *out_executable = NULL;
   *out_entry = NULL;
   tpu_mutex_lock(&cache->mutex);
-  tpu_status_t status = find_locked(cache, key, out_executable, out_entry);
+  tpu_status_t status = find_locked(cache, key, wait, out_executable, out_entry);
   tpu_mutex_unlock(&cache->mutex);
   return status;
 }

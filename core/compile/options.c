@@ -15,8 +15,8 @@ static const override_t overrides[] = {
     {"xla_cpu_enable_fast_min_max", "False", TPU_PLATFORM_CPU, false},
     /* By default bfloat16 intermediates stay float32, so results depend on what is fused. */
     {"xla_allow_excess_precision", "False", TPU_PLATFORM_CPU, false},
-    /* Without this pass single ops skip the fusion emitter: 8 ms instead of 19 for one add. The name
-     * has a hyphen; with an underscore it is accepted and does nothing. */
+    /* Without this pass single ops skip the fusion emitter: 8 ms instead of 19 for one add. The
+     * name has a hyphen; with an underscore it is accepted and does nothing. */
     {"xla_disable_hlo_passes", "fusion-wrapper", TPU_PLATFORM_CPU, true},
     {"xla_backend_optimization_level", "0", TPU_PLATFORM_CPU, true},
 };
@@ -24,12 +24,12 @@ enum { OVERRIDE_COUNT = sizeof(overrides) / sizeof(overrides[0]) };
 
 /* Protobuf tags: field number * 8 + wire type. */
 enum {
-  TAG_BUILD_OPTIONS = 3 << 3 | 2,     // CompileOptionsProto.executable_build_options
-  TAG_OVERRIDE_ENTRY = 7 << 3 | 2,    // CompileOptionsProto.env_option_overrides
-  TAG_ENTRY_KEY = 1 << 3 | 2,         // map entry
-  TAG_ENTRY_VALUE = 2 << 3 | 2,       // map entry
-  TAG_VALUE_STRING = 1 << 3 | 2,      // OptionOverrideProto.string_field
-  TAG_DEVICE_ORDINAL = 1 << 3 | 0,    // ExecutableBuildOptionsProto
+  TAG_BUILD_OPTIONS = 3 << 3 | 2,   // CompileOptionsProto.executable_build_options
+  TAG_OVERRIDE_ENTRY = 7 << 3 | 2,  // CompileOptionsProto.env_option_overrides
+  TAG_ENTRY_KEY = 1 << 3 | 2,       // map entry
+  TAG_ENTRY_VALUE = 2 << 3 | 2,     // map entry
+  TAG_VALUE_STRING = 1 << 3 | 2,    // OptionOverrideProto.string_field
+  TAG_DEVICE_ORDINAL = 1 << 3 | 0,  // ExecutableBuildOptionsProto
   TAG_NUM_REPLICAS = 4 << 3 | 0,
   TAG_NUM_PARTITIONS = 5 << 3 | 0,
 };

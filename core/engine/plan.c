@@ -12,10 +12,10 @@
 
 typedef struct maker_t {
   const tpui_planner_t* planner;
-  tpu_window_t window;          // the plan's, with this window's slots
+  tpu_window_t window;  // the plan's, with this window's slots
   tpui_variant_t* variant;
   const uint8_t* external_dead;
-  uint32_t* last_step;          // [value_count] last step that reads or makes it; UINT32_MAX: none
+  uint32_t* last_step;  // [value_count] last step that reads or makes it; UINT32_MAX: none
 } maker_t;
 
 /* Numbers that a program is worth specialising for: they let XLA drop or simplify work. */
@@ -29,8 +29,8 @@ static bool is_random_state(const tpu_record_t* r, int k) {
   return (tpu_op_info(r->op)->flags & TPU_OP_RANDOM) && k >= r->operand_count - 2;
 }
 
-/* What is an argument from the start: the state of random numbers changes with every call; a float such as 0.0003 gains nothing from being a constant, and
- * is often a learning rate. */
+/* What is an argument from the start: the state of random numbers changes with every call; a float
+ * such as 0.0003 gains nothing from being a constant, and is often a learning rate. */
 static bool starts_dynamic(const tpu_record_t* r, int k, tpu_slot_t number) {
   uint32_t ref = tpu_record_ref(r, k);
   if (tpu_ref_kind(ref) != TPU_REF_SCALAR) return false;
@@ -58,7 +58,8 @@ static void choose_dynamic(const tpui_plan_t* plan, const tpu_slot_t* slots, uin
   }
 }
 
-/* Numbers of a program become constants again, except those of random ops; true if there was one. */
+/* Numbers of a program become constants again, except those of random ops; true if there was one.
+ */
 static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t count,
                         uint8_t* dynamic) {
   bool changed = false;
@@ -78,8 +79,7 @@ static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t
 static tpu_status_t lower(maker_t* m, const tpu_program_t* program, tpu_lowered_t* out) {
   tpu_status_t status = tpu_lower_program(program, out);
   if (tpu_status_code(status) == TPU_UNIMPLEMENTED &&
-      fix_numbers(&m->window, program->records, program->record_count,
-                  m->variant->slot_dynamic)) {
+      fix_numbers(&m->window, program->records, program->record_count, m->variant->slot_dynamic)) {
     tpu_status_free(status);
     status = tpu_lower_program(program, out);
   }
@@ -133,40 +133,94 @@ static tpu_status_t fill_step(maker_t* m, const tpu_program_t* program, tpu_lowe
   return tpu_step_plan_views(step, w->slots);
 }
 
-static tpu_status_t compile_program(maker_t* m, const tpu_program_t* program, tpu_step_t* step) {
-  tpu_lowered_t lowered = {0};
-  tpu_status_t status = lower(m, program, &lowered);
-  if (status == NULL) {
-    tpu_compile_options_t options = {.small = is_small(&m->window, program)};
-    status = tpu_compiler_get(m->planner->compiler, tpu_strbuf_text(&lowered.text),
-                              lowered.text.size, &options, &step->executable);
-    tpu_record_t first;
-    tpu_window_record(&m->window, program->records[0], &first);
-    status = tpu_status_annotate(status, "%s", tpu_op_info(first.op)->name);
+/* The programs of a partition on their way to executables. */
+typedef struct batch_t {
+  tpu_partition_t* partition;
+  tpu_lowered_t* lowered;           // [program_count] texts
+  tpu_compile_request_t* requests;  // [program_count]
+  tpu_step_t* steps;                // [program_count] the variant's
+} batch_t;
+
+static const char* first_op(const maker_t* m, const tpu_program_t* program) {
+  tpu_record_t first;
+  tpu_window_record(&m->window, program->records[0], &first);
+  return tpu_op_info(first.op)->name;
+}
+
+/* Writes the text of program `p`. What is wrong with the program itself is left in its step. */
+static tpu_status_t lower_step(maker_t* m, batch_t* batch, uint32_t p) {
+  tpu_program_t* program = &batch->partition->programs[p];
+  tpu_lowered_t* lowered = &batch->lowered[p];
+  program->window = &m->window;
+  program->slot_dynamic = m->variant->slot_dynamic;
+  program->host_calls = m->planner->host_calls;
+  tpu_step_t* step = &batch->steps[m->variant->step_count++];
+  step->error = tpu_status_annotate(lower(m, program, lowered), "%s", first_op(m, program));
+  batch->requests[p] = (tpu_compile_request_t){
+      .text = tpu_strbuf_text(&lowered->text),
+      .text_size = lowered->text.size,
+      .options = {.small = is_small(&m->window, program)},
+  };
+  return fill_step(m, program, lowered, step);
+}
+
+static tpu_status_t lower_steps(maker_t* m, batch_t* batch, bool keep_errors) {
+  for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
+    TPU_RETURN_IF_ERROR(lower_step(m, batch, p));
+    tpu_step_t* step = &batch->steps[p];
+    if (step->error == NULL || keep_errors) continue;
+    tpu_status_t status = step->error;
+    step->error = NULL;
+    return status;
   }
-  tpu_status_t filled = fill_step(m, program, &lowered, step);
-  tpu_lowered_free(&lowered);
-  return tpu_status_join(status, filled);
+  return NULL;
+}
+
+static tpu_status_t compile_steps(maker_t* m, batch_t* batch) {
+  uint32_t count = batch->partition->program_count;
+  TPU_RETURN_IF_ERROR(tpu_compiler_get_all(m->planner->compiler, count, batch->requests));
+  for (uint32_t p = 0; p < count; ++p) {
+    tpu_step_t* step = &batch->steps[p];
+    step->executable = batch->requests[p].executable;
+    tpu_status_t status = batch->requests[p].status;
+    if (step->error != NULL) {  // there was no text to compile
+      tpu_status_free(status);
+    } else {
+      step->error = tpu_status_annotate(status, "%s", first_op(m, &batch->partition->programs[p]));
+    }
+    m->variant->broken |= step->error != NULL;
+  }
+  return NULL;
+}
+
+static tpu_status_t first_error(tpui_variant_t* variant) {
+  for (uint32_t s = 0; s < variant->step_count; ++s) {
+    if (variant->steps[s].error != NULL) return tpu_status_copy(variant->steps[s].error);
+  }
+  return NULL;
 }
 
 /* Makes the steps of a partition. A failure is kept in the step when `keep_errors`. */
 static tpu_status_t compile_all(maker_t* m, tpu_partition_t* partition, bool keep_errors) {
-  tpui_variant_t* variant = m->variant;
-  TPU_RETURN_IF_ERROR(
-      tpu_calloc(partition->program_count + 1, sizeof(tpu_step_t), (void**)&variant->steps));
-  for (uint32_t p = 0; p < partition->program_count; ++p) {
-    tpu_program_t* program = &partition->programs[p];
-    program->window = &m->window;
-    program->slot_dynamic = variant->slot_dynamic;
-    program->host_calls = m->planner->host_calls;
-    tpu_step_t* step = &variant->steps[variant->step_count++];
-    tpu_status_t status = compile_program(m, program, step);
-    if (status == NULL) continue;
-    if (!keep_errors) return status;
-    step->error = status;
-    variant->broken = true;
+  uint32_t count = partition->program_count;
+  batch_t batch = {.partition = partition};
+  tpu_status_t status = tpu_calloc(count + 1, sizeof(tpu_step_t), (void**)&m->variant->steps);
+  batch.steps = m->variant->steps;
+  if (status == NULL) {
+    status = tpu_calloc(count + 1, sizeof(*batch.lowered), (void**)&batch.lowered);
   }
-  return NULL;
+  if (status == NULL) {
+    status = tpu_calloc(count + 1, sizeof(*batch.requests), (void**)&batch.requests);
+  }
+  if (status == NULL) status = lower_steps(m, &batch, keep_errors);
+  if (status == NULL) status = compile_steps(m, &batch);
+  if (status == NULL && !keep_errors) status = first_error(m->variant);
+  for (uint32_t p = 0; batch.lowered != NULL && p < count; ++p) {
+    tpu_lowered_free(&batch.lowered[p]);
+  }
+  tpu_free(batch.lowered);
+  tpu_free(batch.requests);
+  return status;
 }
 
 /* Each step gives back the values that nobody needs after it. */
@@ -219,8 +273,8 @@ static tpu_status_t fill_variant_singly(maker_t* m) {
   memset(m->variant->live, 1, m->window.value_count);
   void* none_dead = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(m->window.external_count + 1, 1, &none_dead));
-  tpu_status_t status = tpu_partition(&m->window, m->variant->live, none_dead, &options,
-                                      &partition);
+  tpu_status_t status =
+      tpu_partition(&m->window, m->variant->live, none_dead, &options, &partition);
   if (status == NULL) status = compile_all(m, &partition, true);
   tpu_partition_free(&partition);
   tpu_free(none_dead);

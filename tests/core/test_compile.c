@@ -229,6 +229,89 @@ TPU_TEST(compile_same_key_compiles_once) {
   end(&f);
 }
 
+/* --- several at once --- */
+
+enum { BATCH = 8 };  // programs 1, 2, 3, 1, 2, 3, 1 and one without text
+
+static void fill_batch(tpu_compile_request_t* batch, char texts[3][128]) {
+  for (int i = 0; i < 3; ++i) {
+    (void)snprintf(texts[i], 128,
+                   "module @m%d { func.func public @main(%%a: tensor<%dxf32>) -> tensor<%dxf32> "
+                   "{ return %%a : tensor<%dxf32> } }",
+                   i + 1, i + 1, i + 1, i + 1);
+  }
+  memset(batch, 0, BATCH * sizeof(*batch));
+  for (int i = 0; i + 1 < BATCH; ++i) {
+    batch[i].text = texts[i % 3];
+    batch[i].text_size = strlen(texts[i % 3]);
+  }
+}
+
+/* Expects `code` of each request with text, and lets everything go. */
+static void end_batch(tpu_compile_request_t* batch, tpu_status_code_t code) {
+  for (int i = 0; i < BATCH; ++i) {
+    TPU_EXPECT_EQ((batch[i].executable != NULL), (batch[i].status == NULL));
+    TPU_EXPECT_CODE(batch[i].status, i + 1 < BATCH ? code : TPU_INVALID_ARGUMENT);
+    tpu_executable_release(batch[i].executable);
+  }
+}
+
+static void get_batch(fixture_t* f, tpu_status_code_t code) {
+  tpu_compile_request_t batch[BATCH];
+  char texts[3][128];
+  fill_batch(batch, texts);
+  TPU_EXPECT_OK(tpu_compiler_get_all(f->compiler, BATCH, batch));
+  end_batch(batch, code);
+}
+
+TPU_TEST(compile_many_at_once) {
+  for (int threads = 0; threads < 4; ++threads) {
+    fixture_t f;
+    char number[8];
+    if (!begin(&f, "1M")) return;
+    (void)snprintf(number, sizeof(number), "%d", threads);
+    TPU_EXPECT_OK(tpu_env_override(TPU_ENV_COMPILE_THREADS, number));
+    f.fake->fail_call("Client_Compile", 14);
+    get_batch(&f, TPU_UNAVAILABLE);
+    TPU_EXPECT_EQ(stats_of(&f).compiles, 0);
+    f.fake->fail_call(NULL, 0);
+    get_batch(&f, TPU_OK);
+    TPU_EXPECT_EQ(stats_of(&f).compiles, 3);
+    TPU_EXPECT_EQ(stats_of(&f).memory_hits, 4);
+    get_batch(&f, TPU_OK);
+    TPU_EXPECT_EQ(stats_of(&f).memory_hits, 11);
+    tpu_compiler_clear_memory(f.compiler);
+    get_batch(&f, TPU_OK);
+    TPU_EXPECT_EQ(stats_of(&f).disk_hits, 3);
+    TPU_EXPECT_EQ(stats_of(&f).compiles, 3);
+    TPU_EXPECT_OK(tpu_compiler_get_all(f.compiler, 0, NULL));
+    TPU_EXPECT_OK(tpu_env_override(TPU_ENV_COMPILE_THREADS, NULL));
+    end(&f);
+  }
+}
+
+static void* batch_again_and_again(void* pointer) {
+  for (int i = 0; i < 50; ++i) {
+    get_batch(pointer, TPU_OK);
+    if (i % 8 == 0) tpu_compiler_clear_memory(((fixture_t*)pointer)->compiler);
+  }
+  return NULL;
+}
+
+/* Callers that want the same programs make some each, and wait for the other's: never in a ring. */
+TPU_TEST(compile_many_at_once_from_many_threads) {
+  fixture_t f;
+  if (!begin(&f, "1M")) return;
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_COMPILE_THREADS, "2"));
+  pthread_t threads[4];
+  for (int i = 0; i < 4; ++i) {
+    TPU_REQUIRE(pthread_create(&threads[i], NULL, batch_again_and_again, &f) == 0);
+  }
+  for (int i = 0; i < 4; ++i) TPU_REQUIRE(pthread_join(threads[i], NULL) == 0);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_COMPILE_THREADS, NULL));
+  end(&f);
+}
+
 /* --- disk --- */
 
 TPU_TEST(compile_disk_cache_survives_the_process) {
