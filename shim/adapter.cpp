@@ -17,10 +17,10 @@
 #include <unordered_map>
 
 #include "debug_checks.h"
-#include "distributions.h"
 #include "fallback.h"
 #include "generator.h"
 #include "meta_query.h"
+#include "number_checks.h"
 #include "record.h"
 
 namespace tpu_shim {
@@ -174,7 +174,7 @@ class Overload {
   size_t out_count_ = 0;
   size_t return_count_ = 0;
   std::optional<c10::OperatorHandle> functional_;  // of an out= overload
-  DistributionCheck check_numbers_;
+  NumberCheck check_numbers_;
   std::string obstacle_;
 };
 
@@ -183,7 +183,7 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
       question_(question_for(op)),
       row_(row),
       flags_(tpu_op_info(row)->flags),
-      check_numbers_(distribution_check(op.operator_name())) {
+      check_numbers_(number_check(op.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
@@ -317,7 +317,6 @@ int64_t Overload::random_numel(const c10::IValue* args) const {
 
 void Overload::append_random(Call* call, const c10::IValue* args,
                              const std::optional<at::Generator>& generator) const {
-  if (check_numbers_ != nullptr) check_numbers_(args);
   const PhiloxState state = reserve_random(generator, random_numel(args));
   call->integer(static_cast<int64_t>(state.seed)).integer(static_cast<int64_t>(state.offset));
 }
@@ -366,6 +365,10 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
     throw_as_on_cpu(op_, args, kinds_.size());
     throw;
   }
+  if (!has(TPU_OP_RANDOM)) {
+    refuse_dtypes_as_on_cpu(op_, args, kinds_.size(),
+                            tpu_op_info(row_)->family == TPU_FAMILY_POINTWISE);
+  }
   for (size_t k = 0; set_metas && k < return_count_; ++k) {
     const at::Tensor& result = stack[k].toTensor();
     call->set_result_meta(k, result.defined() ? result_meta_of(result) : absent_meta());
@@ -392,6 +395,13 @@ void Overload::run_functional(torch::jit::Stack* stack) {
 void Overload::run_in_place(torch::jit::Stack* stack) {
   const c10::IValue* args = arguments(*stack);
   const at::Tensor self = args[0].toTensor();
+  if (C10_UNLIKELY(is_lazy(self))) {
+    const at::Tensor plain = self.resolve_conj().resolve_neg();
+    (*stack)[stack->size() - kinds_.size()] = plain;
+    run_in_place(stack);
+    stack->back() = self.copy_(plain);
+    return;
+  }
   const bool overwrite = has(TPU_OP_OVERWRITE);
   Call call(row_, TPU_CALL_IN_PLACE);
   std::optional<at::Generator> generator;
@@ -468,6 +478,7 @@ void Overload::check_out(const c10::IValue* args) const {
 }
 
 void Overload::run(torch::jit::Stack* stack) {
+  if (check_numbers_ != nullptr) check_numbers_(arguments(*stack));
   if (C10_UNLIKELY(debug_mode())) check_index_arguments(op_.schema(), arguments(*stack));
   switch (variant_) {
     case TPU_CALL_FUNCTIONAL:
@@ -494,7 +505,7 @@ void write_out(const at::Tensor& result, const at::Tensor& out) {
   if (resized && !result.is_contiguous()) {
     out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
   }
-  copy_on_device(result, out);
+  is_lazy(out) ? (void)out.copy_(result) : copy_on_device(result, out);
 }
 
 // --- registration ---

@@ -16,12 +16,18 @@ namespace {
 
 using OptT = const std::optional<at::Tensor>&;
 
+// vmap has rules for the operations that attention is made of, and none for it as a whole.
+bool is_batched(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::FuncTorchBatched);
+}
+
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          OptT mask, double, bool, std::optional<double>, bool) {
   const bool plain = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && !query.is_nested() &&
                      !key.is_nested() && !value.is_nested() && query.numel() > 0 &&
                      key.numel() > 0 && query.scalar_type() == key.scalar_type() &&
-                     query.scalar_type() == value.scalar_type();
+                     query.scalar_type() == value.scalar_type() && !is_batched(query) &&
+                     !is_batched(key) && !is_batched(value);
   const bool use_ours = plain && at::globalContext().userEnabledOverrideableSDP();
   if (use_ours) return static_cast<int64_t>(at::SDPBackend::overrideable);
   TORCH_CHECK(at::globalContext().userEnabledMathSDP(),

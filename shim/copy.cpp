@@ -21,7 +21,7 @@ namespace {
 
 // The same memory without lazy conjugation or negation.
 at::Tensor physical(const at::Tensor& tensor) {
-  if (!tensor.is_conj() && !tensor.is_neg()) return tensor;
+  if (!is_lazy(tensor)) return tensor;
   at::Tensor raw = at::alias(tensor);
   raw._set_conj(false);
   raw._set_neg(false);
@@ -37,7 +37,7 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
 
 void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
   const bool plain =
-      !source.is_conj() && !source.is_neg() && !destination.is_conj() && !destination.is_neg();
+      !is_lazy(source) && !is_lazy(destination);
   // A number travels as a program argument: no buffer, and no new program when it changes.
   if (plain && source.numel() == 1 && !c10::isComplexType(source.scalar_type()) &&
       dtype_from(source.scalar_type()) != TPU_DTYPE_INVALID) {
@@ -120,8 +120,6 @@ at::Tensor converted(const at::Tensor& self, tpu_meta_id_t meta) {
   call.tensor(self).result(meta).record();
   return call.take(0);
 }
-
-bool is_lazy(const at::Tensor& self) { return self.is_conj() || self.is_neg(); }
 
 at::Tensor clone(const at::Tensor& self, std::optional<at::MemoryFormat> memory_format) {
   const tpu_meta_id_t meta = is_lazy(self) ? 0 : copy_meta(self, self.scalar_type(), memory_format);

@@ -30,7 +30,6 @@ using OptType = std::optional<at::ScalarType>;
   HOT(div_, "div_.Tensor", at::Tensor&(at::Tensor&, T))                                        \
   HOT(maximum, "maximum", Out1(T, T))                                                          \
   HOT(minimum, "minimum", Out1(T, T))                                                          \
-  HOT(pow, "pow.Tensor_Scalar", Out1(T, S))                                                    \
   HOT(eq, "eq.Tensor", Out1(T, T))                                                             \
   HOT(neg, "neg", Out1(T))                                                                     \
   HOT(exp, "exp", Out1(T))                                                                     \

@@ -35,11 +35,11 @@ struct HotCall {
   }
 
   bool put(const at::Tensor& tensor) {
-    if (C10_LIKELY(tensor.defined() && is_tpu(tensor))) {
+    if (C10_LIKELY(tensor.defined() && is_tpu(tensor) && !is_lazy(tensor))) {
       tensor_operand(tensor, next());
       return true;
     }
-    return tensor.defined() && is_cpu_scalar(tensor) && cpu_scalar_operand(tensor, next());
+    return tensor.defined() && !is_tpu(tensor) && is_cpu_scalar(tensor) && cpu_scalar_operand(tensor, next());
   }
   bool put(const std::optional<at::Tensor>& tensor) {
     if (tensor.has_value() && tensor->defined()) return put(*tensor);
@@ -156,7 +156,7 @@ struct HotKernel<Name, at::Tensor(Args...)> {
 template <class Name, class... Args>
 struct HotKernel<Name, at::Tensor&(at::Tensor&, Args...)> {
   static at::Tensor& run(at::Tensor& self, Args... args) {
-    if (hot_allowed() && is_tpu(self)) {
+    if (hot_allowed() && is_tpu(self) && !is_lazy(self)) {
       HotCall call;
       tensor_operand(self, call.next());
       if (C10_LIKELY((call.put(args) && ...))) {

@@ -7,6 +7,7 @@
 #include <c10/core/impl/PythonDispatcherTLS.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "storage.h"
@@ -127,6 +128,64 @@ void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, siz
     call_below_modes(op, &stack);
   } catch (const c10::NotImplementedError&) {
     // The CPU has no such kernel: the error at hand is the best there is.
+  }
+}
+
+namespace {
+
+constexpr int64_t kMaxProbeBytes = int64_t{1} << 20;
+constexpr int64_t kProbeSize = 4;
+
+// The same with dimensions of at most kProbeSize: sizes that were equal still are.
+at::Tensor to_few_cpu_zeros(const at::Tensor& tensor) {
+  if (!tensor.defined() || !is_tpu(tensor)) return tensor;
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  for (int64_t& size : sizes) size = std::min(size, kProbeSize);
+  return at::Tensor(at::detail::empty_cpu(sizes, tensor.scalar_type())).zero_();
+}
+
+bool has_other_than_floating(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() && !at::isFloatingType(value.toTensor().scalar_type());
+  }
+  if (!value.isTensorList()) return false;
+  for (const at::Tensor& tensor : value.toTensorVector()) {
+    if (tensor.defined() && !at::isFloatingType(tensor.scalar_type())) return true;
+  }
+  return false;
+}
+
+bool is_about_dtypes(const std::string& text) {
+  // "Could not run": the CPU has no kernel of this name at all.
+  if (text.find("Could not run") != std::string::npos) return false;
+  for (const char* word : {"implement", "support", "must not be", "oolean", "bool", "omplex",
+                           "floating", "integral", "dtype"}) {
+    if (text.find(word) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void refuse_dtypes_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
+                             bool elementwise) {
+  bool asks = false;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    asks = asks || has_other_than_floating(args[i]);
+    bytes += bytes_of(args[i]);
+  }
+  const bool small = bytes <= kMaxProbeBytes;
+  if (!asks || (!small && !elementwise)) return;
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < count; ++i) {
+    stack.push_back(convert(args[i], small ? &to_cpu_zeros : &to_few_cpu_zeros, c10::kCPU));
+  }
+  try {
+    call_below_modes(op, &stack);
+  } catch (const c10::Error& error) {
+    // Zeros may be wrong as values, and stand-ins as sizes: those errors say nothing.
+    if (is_about_dtypes(error.what_without_backtrace())) throw;
   }
 }
 

@@ -22,6 +22,12 @@ c10::IValue to_meta(const c10::IValue& value);
 // fail (or if the tensors are large).
 void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count);
 
+// Meta kernels accept dtypes that no kernel has: complex remainder, subtraction of bool. Where a
+// tensor is neither of a floating dtype nor absent, the call is made on zeros on the CPU too, and what
+// that says of dtypes is thrown. `elementwise`: large tensors may stand in with fewer elements.
+void refuse_dtypes_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
+                             bool elementwise);
+
 // Calls `op` on what is on the stack (already converted) below autograd, autocast, modes and
 // torch-function; leaves the results. Errors are PyTorch's own.
 void call_below_modes(const c10::OperatorHandle& op, torch::jit::Stack* stack);

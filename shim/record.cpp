@@ -39,6 +39,11 @@ void Call::other_tensor(const at::Tensor& tensor, tpu_operand_t* out) {
     none_operand(out);
     return;
   }
+  if (is_tpu(tensor)) {
+    kept_.push_back(tensor.resolve_conj().resolve_neg());
+    tensor_operand(kept_.back(), out);
+    return;
+  }
   if (!is_cpu_scalar(tensor)) throw_device_mismatch(tensor.device());
   if (!cpu_scalar_operand(tensor, out)) {
     complex_number(tensor.item(), tensor.unsafeGetTensorImpl()->is_wrapped_number());

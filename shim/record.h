@@ -39,11 +39,11 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   // --- operands ---
-  // A tpu tensor, a 0-dim CPU tensor (as a number) or an undefined one (as NONE). Throws for
-  // tensors of other devices.
+  // A tpu tensor (a copy of it if it is lazy), a 0-dim CPU tensor (as a number) or an undefined one
+  // (as NONE). Throws for tensors of other devices.
   Call& tensor(const at::Tensor& t) {
     tpu_operand_t& o = operands_.emplace_back();
-    if (C10_LIKELY(t.defined() && is_tpu(t))) {
+    if (C10_LIKELY(t.defined() && is_tpu(t) && !is_lazy(t))) {
       tensor_operand(t, &o);
     } else {
       other_tensor(t, &o);

@@ -285,6 +285,23 @@ static tpu_status_t execute(tpu_executable_t* executable, int input_count, size_
   return tpui_pjrt(executable->device->plugin, LoadedExecutable_Execute, &args);
 }
 
+/* A plugin may have taken donated buffers when a run fails. What it has is dropped here, so that
+ * nobody reads memory that is no longer theirs. Gives the bytes that are gone. */
+static int64_t drop_taken(int count, tpu_buffer_t* const* inputs, const uint8_t* donated) {
+  int64_t bytes = 0;
+  for (int i = 0; donated != NULL && i < count; ++i) {
+    if (donated[i] == 0 || inputs[i]->pjrt == NULL) continue;
+    pjrt_buffer_is_deleted_args_t args = {.buffer = inputs[i]->pjrt};
+    tpu_status_t status = tpui_pjrt(inputs[i]->device->plugin, Buffer_IsDeleted, &args);
+    bool taken = status != NULL || args.is_deleted;
+    tpu_status_free(status);
+    if (!taken) continue;
+    bytes += inputs[i]->bytes;
+    tpui_buffer_drop_donated(inputs[i]);
+  }
+  return bytes;
+}
+
 static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
                            tpu_buffer_t* const* inputs, const uint8_t* donatable,
                            const uint8_t* donated, const int64_t* output_bytes,
@@ -300,6 +317,7 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
       tpui_buffers_reserve(executable->device, output_count, output_bytes, freed, out_outputs));
   tpu_status_t status = execute(executable, input_count, kept, space);
   if (TPU_UNLIKELY(status != NULL)) {
+    freed -= drop_taken(input_count, inputs, donated);
     tpui_buffers_cancel(executable->device, output_count, out_outputs, freed);
     return status;
   }

@@ -258,7 +258,8 @@ static tpu_status_t fill_variant(maker_t* m) {
   tpu_partition_t partition;
   TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, m->external_dead,
                                     m->planner->partition, &partition));
-  tpu_status_t status = compile_all(m, &partition, false);
+  tpu_status_t status = tpu_partition_share(&m->window, &partition, m->variant->slot_dynamic);
+  if (status == NULL) status = compile_all(m, &partition, false);
   tpu_partition_free(&partition);
   return status;
 }

@@ -7,6 +7,8 @@
  *      repeat, where the fewest bytes cross; the rest is cut by size, again where the fewest bytes
  *      cross. Equal sub-sequences thus become programs with equal text, which compile once.
  *
+ *   4. numbers in which such programs still differ (places in a sequence) become arguments.
+ *
  * Why cut at all: compile time then does not grow with depth, and XLA:CPU fuses long residual chains
  * into every consumer and recomputes them (docs/decisions/001-partition.md).
  */
@@ -36,6 +38,11 @@ TPU_MUST_USE tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_
                                         const tpu_partition_options_t* options,
                                         tpu_partition_t* out_partition);
 void tpu_partition_free(tpu_partition_t* partition);
+
+/* Marks in `dynamic` [window->slot_count] the numbers (window->slots) in which programs differ that
+ * are equal otherwise: as arguments they let these programs have one text. */
+TPU_MUST_USE tpu_status_t tpu_partition_share(const tpu_window_t* window,
+                                              const tpu_partition_t* partition, uint8_t* dynamic);
 
 /* Number of records after which the window's second half repeats itself, 0 if it does not: a loop
  * that never asks for a result. */

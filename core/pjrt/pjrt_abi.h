@@ -232,6 +232,12 @@ typedef struct pjrt_buffer_destroy_args_t {
   pjrt_buffer_t* buffer;
 } pjrt_buffer_destroy_args_t;
 
+typedef struct pjrt_buffer_is_deleted_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_buffer_t* buffer;
+  bool is_deleted;  // out
+} pjrt_buffer_is_deleted_args_t;
+
 typedef struct pjrt_buffer_ready_event_args_t {
   PJRT_ARGS_HEAD;
   pjrt_buffer_t* buffer;

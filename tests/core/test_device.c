@@ -370,6 +370,39 @@ TPU_TEST(device_run_and_donate) {
   end_with_device(fake, device);
 }
 
+/* A run that fails may have taken its donations or not; what is still there stays usable. */
+TPU_TEST(device_failed_run_may_have_taken_donations) {
+  tpu_device_t* device = NULL;
+  const fake_control_t* fake = begin_with_device(&device);
+  TPU_REQUIRE(fake != NULL);
+  tpu_executable_t* donate = NULL;
+  TPU_REQUIRE_OK(compile(device, donate_text, &donate));
+  tpu_buffer_t *a = NULL, *b = NULL, *c = NULL;
+  TPU_REQUIRE_OK(make_buffer(device, &a));
+  TPU_REQUIRE_OK(make_buffer(device, &b));
+  tpu_buffer_t* inputs[2] = {a, b};
+  uint8_t first[2] = {1, 0};
+  int64_t bytes = BYTES;
+  fake->fail_call("LoadedExecutable_Execute", 8);
+  TPU_EXPECT_CODE(tpu_executable_run(donate, 2, inputs, first, first, &bytes, &c),
+                  TPU_RESOURCE_EXHAUSTED);
+  fake->fail_call(NULL, 0);
+  TPU_EXPECT(tpu_buffer_has_content(a));
+  TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 2 * BYTES);
+  fake->fail_taking(8);
+  TPU_EXPECT_CODE(tpu_executable_run(donate, 2, inputs, first, first, &bytes, &c),
+                  TPU_RESOURCE_EXHAUSTED);
+  TPU_EXPECT(!tpu_buffer_has_content(a) && tpu_buffer_has_content(b));
+  TPU_EXPECT_CODE(tpu_buffer_await(a), TPU_FAILED_PRECONDITION);
+  TPU_EXPECT_EQ(memory_of(device).bytes_in_use, BYTES);
+  fake->fail_taking(0);
+  tpu_buffer_release(a);
+  tpu_buffer_release(b);
+  TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 0);
+  tpu_executable_release(donate);
+  end_with_device(fake, device);
+}
+
 TPU_TEST(device_run_refuses_other_device) {
   const fake_control_t* fake = begin();
   TPU_REQUIRE(fake != NULL);

@@ -199,6 +199,25 @@ TPU_TEST(failure_after_a_donation) {
   world_close(&w);
 }
 
+/* The run fails after it took what it was given: the tensor has no content left, and says so. */
+TPU_TEST(failure_that_took_a_donation) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  for (int turn = 0; turn < 2; ++turn) {  // the first one compiles
+    tensor_t a = world_range(&w, 8, 1), b = world_range(&w, 8, 2);
+    world_update_by(&w, TPU_OP_ADD, a, 1);
+    w.fake->fail_taking(TPU_RESOURCE_EXHAUSTED);
+    TPU_EXPECT_CODE(wait_all(&w), TPU_RESOURCE_EXHAUSTED);
+    w.fake->fail_taking(0);
+    float numbers[8];
+    TPU_EXPECT_CODE(world_read(&w, a, numbers), TPU_RESOURCE_EXHAUSTED);
+    TPU_EXPECT_OK(world_read(&w, b, numbers));
+    TPU_EXPECT(numbers[7] == 9);
+    drop(&a), drop(&b);
+  }
+  world_close(&w);
+}
+
 /* Accepted, but the content never came to be. */
 TPU_TEST(failure_of_asynchronous_work) {
   static const tpu_platform_kind_t platforms[2] = {TPU_PLATFORM_CPU, TPU_PLATFORM_TPU};

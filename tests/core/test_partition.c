@@ -437,6 +437,53 @@ TPU_TEST(recorder_matches_an_equal_window_and_only_that) {
 
 /* A layer of few records that is expensive to run is a program of its own: XLA:CPU recomputes long
  * residual chains, and a launch costs nothing beside a matrix product. */
+static tpu_value_t* scaled_and_moved(fixture_t* f, tpu_value_t* x, double first, double second) {
+  for (int i = 0; i < 2; ++i) {
+    tpu_value_t* result = NULL;
+    TPU_EXPECT_OK(tpu_recorder_begin(&f->recorder, 2, 1));
+    tpu_recorder_tensor(&f->recorder, x, x->meta, 0);
+    tpu_recorder_scalar(&f->recorder, TPU_F64, true, 0,
+                        (tpu_slot_t){.as_double = i == 0 ? first : second});
+    TPU_EXPECT_OK(
+        tpu_recorder_commit(&f->recorder, i == 0 ? TPU_OP_MUL : TPU_OP_ADD, 2, 1, 0, 0,
+                                       TPU_F32, &f->meta, &result));
+    hold(f, result);
+    x = result;
+  }
+  return x;
+}
+
+static void share(fixture_t* f, uint8_t* dynamic) {
+  tpu_window_t window;
+  tpu_partition_t p;
+  TPU_REQUIRE_OK(partition(f, 2, false, &p));
+  tpu_recorder_window(&f->recorder, &window);
+  TPU_EXPECT_OK(tpu_partition_share(&window, &p, dynamic));
+  tpu_partition_free(&p);
+}
+
+/* Three programs of two records that differ in one number, and one of another kind. */
+TPU_TEST(partition_numbers_that_differ_between_repeats_are_shared) {
+  fixture_t f;
+  open_fixture(&f);
+  tpu_value_t* x = external(&f);
+  for (int i = 0; i < 3; ++i) x = scaled_and_moved(&f, x, 2.0, 3.0 + i);
+  hold(&f, binary(&f, TPU_OP_SUB, x, x));
+  uint8_t dynamic[6] = {0};
+  share(&f, dynamic);
+  static const uint8_t expected[6] = {0, 1, 0, 1, 0, 1};
+  TPU_EXPECT(memcmp(dynamic, expected, sizeof(expected)) == 0);
+  close_fixture(&f);
+  open_fixture(&f);
+  x = external(&f);
+  for (int i = 0; i < 3; ++i) x = scaled_and_moved(&f, x, 2.0, 3.0);
+  memset(dynamic, 0, sizeof(dynamic));
+  share(&f, dynamic);
+  static const uint8_t none[6] = {0};
+  TPU_EXPECT(memcmp(dynamic, none, sizeof(none)) == 0);
+  close_fixture(&f);
+}
+
 TPU_TEST(partition_leaves_heavy_layers_alone) {
   fixture_t f;
   open_fixture(&f);

@@ -227,6 +227,13 @@ pjrt_error_t* fake_Buffer_Destroy(void* pointer) {
   return injected;
 }
 
+pjrt_error_t* fake_Buffer_IsDeleted(void* pointer) {
+  ENTER(Buffer_IsDeleted, pjrt_buffer_is_deleted_args_t);
+  CHECK(Buffer_IsDeleted, args->buffer, FAKE_BUFFER);
+  args->is_deleted = ((fake_buffer_t*)args->buffer)->data == NULL;
+  return NULL;
+}
+
 pjrt_error_t* fake_Buffer_ReadyEvent(void* pointer) {
   ENTER(Buffer_ReadyEvent, pjrt_buffer_ready_event_args_t);
   CHECK(Buffer_ReadyEvent, args->buffer, FAKE_BUFFER);

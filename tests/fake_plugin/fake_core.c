@@ -253,6 +253,12 @@ static void control_fail_outputs(int code) {
   pthread_mutex_unlock(&mutex);
 }
 
+static void control_fail_taking(int code) {
+  pthread_mutex_lock(&mutex);
+  settings.fail_taking = code;
+  pthread_mutex_unlock(&mutex);
+}
+
 static void control_refuse_option(const char* name) {
   pthread_mutex_lock(&mutex);
   (void)snprintf(settings.refused_option, sizeof(settings.refused_option), "%s",
@@ -271,6 +277,7 @@ FAKE_EXPORT const fake_control_t* fake_plugin_get_control(void) {
       .delay = control_delay,
       .lose = control_lose,
       .fail_outputs = control_fail_outputs,
+      .fail_taking = control_fail_taking,
       .refuse_option = control_refuse_option,
       .set_version = fill_api,
   };

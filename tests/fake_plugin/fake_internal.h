@@ -54,6 +54,7 @@ const char* fake_call_name(fake_call_t call);
 typedef struct fake_settings_t {
   int64_t delay_us, lose_us;
   int fail_outputs;
+  int fail_taking;
   char refused_option[128];
 } fake_settings_t;
 fake_settings_t fake_settings(void);

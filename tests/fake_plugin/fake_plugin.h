@@ -60,6 +60,8 @@ typedef struct fake_control_t {
   void (*lose)(int64_t microseconds);
   /* Runs are accepted, but waiting for their outputs gives this error; 0: off. */
   void (*fail_outputs)(int code);
+  /* Runs fail with this error after they have taken what is donated to them; 0: off. */
+  void (*fail_taking)(int code);
   /* Compile refuses this option ("No such compile option"); NULL: none. */
   void (*refuse_option)(const char* name);
   /* The table shown by the next plugin load in this process: version and size in bytes. */

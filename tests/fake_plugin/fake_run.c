@@ -213,16 +213,18 @@ pjrt_error_t* fake_LoadedExecutable_Execute(void* pointer) {
   if (error != NULL) return error;
   const fake_loaded_t* loaded = (const fake_loaded_t*)args->executable;
   const fake_program_t* program = loaded->program;
-  for (size_t i = 0; i < program->result_count; ++i) {
-    fake_buffer_t* output = fake_buffer_new(&program->results[i], loaded->is_cpu);
-    output->error = fake_settings().fail_outputs;
-    args->output_lists[0][i] = (pjrt_buffer_t*)output;
-  }
   for (size_t i = 0; i < program->argument_count; ++i) {
     fake_buffer_t* input = (fake_buffer_t*)args->argument_lists[0][i];
     if (!is_donated(program, args->options, i)) continue;
     free(input->data);
     input->data = NULL;
+  }
+  int taking = fake_settings().fail_taking;
+  if (taking != 0) return fake_error(taking, "Out of memory in the middle of a run");
+  for (size_t i = 0; i < program->result_count; ++i) {
+    fake_buffer_t* output = fake_buffer_new(&program->results[i], loaded->is_cpu);
+    output->error = fake_settings().fail_outputs;
+    args->output_lists[0][i] = (pjrt_buffer_t*)output;
   }
   FAKE_COUNT(executions);
   return NULL;
