@@ -409,7 +409,8 @@ void Overload::run_in_place(torch::jit::Stack* stack) {
   if (has(TPU_OP_RANDOM)) append_random(&call, args, generator);
   call.written(self);
   if (!call.try_record()) {
-    at::assert_no_internal_overlap(self);
+    // One number for all elements may be written to one element twice.
+    if (!overwrite || has(TPU_OP_RANDOM)) at::assert_no_internal_overlap(self);
     if (!ask_pytorch(args, &call, false)) return run_on_host(op_, stack);
     call.record();
   }
@@ -501,6 +502,7 @@ void write_out(const at::Tensor& result, const at::Tensor& out) {
   TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ",
               result.scalar_type(), " can't be cast to the desired output type ",
               out.scalar_type());
+  at::assert_no_internal_overlap(out);
   const bool resized = at::native::resize_output(out, result.sizes());
   if (resized && !result.is_contiguous()) {
     out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());

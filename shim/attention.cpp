@@ -21,6 +21,10 @@ bool is_batched(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::FuncTorchBatched);
 }
 
+// PyTorch's encoder asks this before it packs a padded batch into a nested tensor. The device has
+// no nested tensors, so the answer is no, and the batch stays padded.
+bool nested_from_mask(const at::Tensor&, const at::Tensor&) { return false; }
+
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          OptT mask, double, bool, std::optional<double>, bool) {
   const bool plain = query.dim() == 4 && key.dim() == 4 && value.dim() == 4 && !query.is_nested() &&
@@ -96,6 +100,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_from_mask));
   m.impl("_fused_sdp_choice", TORCH_FN(choose_attention));
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(attention));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(attention_backward));

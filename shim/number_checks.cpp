@@ -64,16 +64,10 @@ void check_element(const c10::IValue* args) {
   if (!c10::isFloat8Type(type)) check_fits(args[position], type);
 }
 
-// fill alone lets numbers beyond a half's range become infinite.
-void check_fill(const c10::IValue* args) {
-  if (!c10::isReducedFloatingType(args[0].toTensor().scalar_type())) check_element<1>(args);
-}
-
 // clamp and its halves: bounds are converted to the result's dtype.
 template <size_t first, size_t last>
 void check_bounds(const c10::IValue* args) {
-  at::native::ResultTypeState state =
-      at::native::update_result_type_state(args[0].toTensor(), {});
+  at::native::ResultTypeState state = at::native::update_result_type_state(args[0].toTensor(), {});
   for (size_t i = first; i <= last; ++i) {
     if (args[i].isScalar()) {
       state = at::native::update_result_type_state(args[i].toScalar(), state);
@@ -114,8 +108,8 @@ constexpr Row kRows[] = {
     {"aten::geometric_", "", check_geometric},
     {"aten::random_", "from", check_range<1, 2>},
     {"aten::random_", "to", check_range<0, 1>},
-    {"aten::fill_", "Scalar", check_fill},
-    {"aten::fill", "Scalar", check_fill},
+    {"aten::fill_", "Scalar", check_element<1>},
+    {"aten::fill", "Scalar", check_element<1>},
     {"aten::masked_fill_", "Scalar", check_element<2>},
     {"aten::masked_fill", "Scalar", check_element<2>},
     {"aten::index_fill_", "int_Scalar", check_element<3>},

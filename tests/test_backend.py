@@ -352,6 +352,73 @@ def test_function_transforms(device):
   assert vmap(lambda t: t * 2 + t.sum())(x.view(3, 1)).flatten().tolist() == [0, 3, 6]
 
 
+def products_of_lazy_views(matrix, other, third, vector):
+  """Core hands conjugated and negated views to products as they are."""
+  yield from (matrix.conj() @ other, matrix @ other.conj(), matrix.mH @ other)
+  yield torch.addmm(third.conj(), matrix, other.mH)
+  yield torch.bmm(matrix[None].conj(), other[None])
+  yield torch.baddbmm(third[None].conj(), matrix[None], other[None].mH)
+  yield from (torch.dot(vector.conj(), vector), torch.vdot(vector, vector), matrix.conj() @ vector)
+  yield torch.einsum("ij,kj->ik", matrix, other.conj())
+  written = third.clone()
+  written.conj().addmm_(matrix, other)
+  yield written
+  written.conj().mul_(2j)
+  yield written
+  negated = torch._neg_view(matrix.clone())
+  yield negated @ other
+  negated.addmm_(matrix, other)
+  yield negated
+  yield from (torch.cat([matrix.conj(), other]), matrix.conj().t().contiguous())
+  leaf = matrix.clone().requires_grad_()
+  (leaf @ other).abs().sum().backward()
+  yield leaf.grad
+
+
+def test_products_of_lazy_views(device):
+  generator = torch.Generator().manual_seed(4)
+  host = [torch.randn(4, 4, dtype=torch.complex64, generator=generator) for _ in range(3)]
+  host.append(torch.randn(4, dtype=torch.complex64, generator=generator))
+  mine = products_of_lazy_views(*(t.to(device) for t in host))
+  for number, (a, b) in enumerate(zip(mine, products_of_lazy_views(*host), strict=True)):
+    torch.testing.assert_close(a.cpu(), b, msg=lambda m, number=number: f"product {number}: {m}")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("padding, dilation, stride", [(1, 1, 1), (2, 2, 1), (2, 1, 2), (4, 2, 3)])
+def test_convolution_of_small_maps(size, padding, dilation, stride, device):
+  """Kernels that reach over the whole input."""
+  generator = torch.Generator().manual_seed(6)
+  x, w = (torch.randn(s, generator=generator) for s in ((2, 3, size, size), (4, 3, 3, 3)))
+  found = []
+  for d in ("cpu", device):
+    leaves = [t.to(d, copy=True).requires_grad_() for t in (x, w)]
+    y = nn.functional.conv2d(*leaves, padding=padding, dilation=dilation, stride=stride)
+    found.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+  for expected, mine in zip(*found):
+    torch.testing.assert_close(mine.cpu(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_encoder_with_padding_mask_in_eval_mode(device):
+  """PyTorch would pack the batch into a nested tensor, which the device does not have."""
+  torch.manual_seed(0)
+  layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+  model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+  x = torch.randn(2, 5, 8)
+  padding = torch.tensor([[False] * 3 + [True] * 2, [False] * 5])
+  with torch.no_grad():
+    expected = model(x, src_key_padding_mask=padding)
+    mine = model.to(device)(x.to(device), src_key_padding_mask=padding.to(device)).cpu()
+  torch.testing.assert_close(mine[~padding], expected[~padding], atol=1e-5, rtol=1e-4)
+
+
+def test_vmap_over_attention(device):
+  q = torch.randn(3, 1, 2, 4, 4, generator=torch.Generator().manual_seed(1))
+  attention = nn.functional.scaled_dot_product_attention
+  mine = torch.vmap(lambda a: attention(a, a, a))(q.to(device)).cpu()
+  torch.testing.assert_close(mine, attention(q, q, q), atol=1e-5, rtol=1e-4)
+
+
 def test_custom_autograd_function(device):
   class Double(torch.autograd.Function):
     @staticmethod

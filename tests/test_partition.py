@@ -66,6 +66,25 @@ def test_repeats_share_a_program(device):
   assert 1 <= programs <= 6
 
 
+def programs_of_lstm(steps, device):
+  """Distinct programs of a training step over a sequence of this length."""
+  torch.manual_seed(0)
+  model = torch.nn.LSTM(8, 16, batch_first=True).to(device)
+  x = torch.randn(2, steps, 8).to(device)
+  torch.tpu.clear_cache()
+  before = torch.tpu.compile_stats()
+  model(x)[0].square().mean().backward()
+  torch.tpu.synchronize()
+  after = torch.tpu.compile_stats()
+  return sum(after[key] - before[key] for key in ("compiles", "disk_hits"))
+
+
+def test_longer_sequences_need_no_more_programs(device):
+  """The steps of a recurrent layer differ in where they read: that place is an argument."""
+  short, long = programs_of_lstm(24, device), programs_of_lstm(72, device)
+  assert long <= 1.5 * short, f"{short} programs for 24 steps, {long} for 72"
+
+
 @pytest.mark.parametrize("limit", [1, 2, 7, 64])
 def test_program_size_limit_changes_no_result(limit, cache_dir):
   env = {"TORCH_TPU_CACHE_DIR": cache_dir, "TORCH_TPU_PROGRAM_OPS": str(limit)}

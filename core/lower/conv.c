@@ -54,10 +54,31 @@ static const char* layout(const tpui_conv_t* c, const char* first) {
   return tpui_text(c->b, "%s]", text);
 }
 
+/* XLA:CPU's fast convolution wants an input that the kernel fits into (0.6 s instead of 0.03 for
+ * 512 channels on a 2x2 map): the last stages of a network on small images get their padding
+ * written out. */
+static tpui_hlo_t pad_small_input(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
+                                  window_t* window) {
+  int64_t low[TPUI_MAX_SPATIAL + 2] = {0}, high[TPUI_MAX_SPATIAL + 2] = {0};
+  bool small = false, possible = true;
+  for (int i = 0; i < c->spatial; ++i) {
+    int64_t reach = (w.sizes[2 + i] - 1) * window->rhs_dilation[i] + 1;
+    small = small || x.sizes[2 + i] < reach;
+    possible =
+        possible && window->lhs_dilation[i] == 1 && window->low[i] >= 0 && window->high[i] >= 0;
+    low[2 + i] = window->low[i];
+    high[2 + i] = window->high[i];
+  }
+  if (!small || !possible) return x;
+  for (int i = 0; i < c->spatial; ++i) window->low[i] = window->high[i] = 0;
+  return tpui_pad(c->b, x, tpui_constant(c->b, x.dtype, 0), low, high, NULL);
+}
+
 static tpui_hlo_t convolve(const tpui_conv_t* c, tpui_hlo_t x, const char* x_dims, tpui_hlo_t w,
-                           const char* w_dims, const char* y_dims, const window_t* window,
+                           const char* w_dims, const char* y_dims, window_t* window,
                            const int64_t* sizes) {
   tpui_builder_t* b = c->b;
+  x = pad_small_input(c, x, w, window);
   const char* padding = "";
   for (int i = 0; i < c->spatial; ++i) {
     padding = tpui_text(b, "%s%s[%lld, %lld]", padding, i > 0 ? ", " : "",
