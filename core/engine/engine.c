@@ -27,8 +27,14 @@ static tpu_status_t initial_mode(tpu_eager_mode_t* out_mode) {
   return NULL;
 }
 
+/* Windows and programs have 32-bit numbers for what is in them. */
+#define MOST_RECORDS ((int64_t)1 << 24)
+
+static int64_t at_most(int64_t number, int64_t most) { return number < most ? number : most; }
+
 static void choose_limits(tpu_engine_t* e) {
-  int64_t program = tpu_env_int(TPU_ENV_PROGRAM_OPS), window = tpu_env_int(TPU_ENV_WINDOW_OPS);
+  int64_t program = at_most(tpu_env_int(TPU_ENV_PROGRAM_OPS), MOST_RECORDS);
+  int64_t window = at_most(tpu_env_int(TPU_ENV_WINDOW_OPS), MOST_RECORDS);
   e->partition.max_records =
       program > 0 ? (uint32_t)program : (uint32_t)tpu_device_platform(e->device)->program_ops;
   e->partition.min_records = e->partition.max_records / 4;

@@ -64,6 +64,21 @@ TPU_TEST(engine_window_limit) {
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_WINDOW_OPS, NULL));
 }
 
+/* 4G would be 0 in 32 bits, and then nothing would ever be launched together. */
+TPU_TEST(engine_huge_window_limit) {
+  world_t w;
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_WINDOW_OPS, "4G"));
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_WINDOW_OPS, NULL));
+  tensor_t a = world_range(&w, 8, 1);
+  for (int i = 0; i < 20; ++i) world_update_by(&w, TPU_OP_ADD, a, 1);
+  tpu_engine_stats_t stats;
+  tpu_engine_stats(w.engine, &stats);
+  TPU_EXPECT_EQ(stats.flushes, 0);
+  drop(&a);
+  world_close(&w);
+}
+
 TPU_TEST(engine_asks_once_per_signature) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
