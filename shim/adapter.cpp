@@ -7,9 +7,11 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -155,6 +157,7 @@ class Overload {
   bool ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const;
   void run_functional(torch::jit::Stack* stack);
   void run_in_place(torch::jit::Stack* stack);
+  void draw_parts(const at::Tensor& self, torch::jit::Stack* stack);
   void run_out(torch::jit::Stack* stack);
   void run_overwrite_functional(torch::jit::Stack* stack);
   void check_out(const c10::IValue* args) const;
@@ -392,6 +395,18 @@ void Overload::run_functional(torch::jit::Stack* stack) {
   for (size_t k = 0; k < return_count_; ++k) stack->emplace_back(call.take(k));
 }
 
+// Complex numbers are drawn part by part; the variance of a normal one is shared by its parts.
+void Overload::draw_parts(const at::Tensor& self, torch::jit::Stack* stack) {
+  c10::IValue* args = stack->data() + stack->size() - kinds_.size();
+  const std::string& name = op_.operator_name().name;
+  TORCH_CHECK_NOT_IMPLEMENTED(name == "aten::uniform_" || name == "aten::normal_", "\"", name,
+                              "\" not implemented for '", self.scalar_type(), "'");
+  args[0] = at::view_as_real(self);
+  if (name == "aten::normal_") args[2] = args[2].toDouble() / std::sqrt(2.0);
+  run_in_place(stack);
+  stack->back() = self;
+}
+
 void Overload::run_in_place(torch::jit::Stack* stack) {
   const c10::IValue* args = arguments(*stack);
   const at::Tensor self = args[0].toTensor();
@@ -402,6 +417,7 @@ void Overload::run_in_place(torch::jit::Stack* stack) {
     stack->back() = self.copy_(plain);
     return;
   }
+  if (C10_UNLIKELY(has(TPU_OP_RANDOM) && self.is_complex())) return draw_parts(self, stack);
   const bool overwrite = has(TPU_OP_OVERWRITE);
   Call call(row_, TPU_CALL_IN_PLACE);
   std::optional<at::Generator> generator;

@@ -20,6 +20,7 @@ SAMPLERS = {
   "dropout": lambda d: torch.nn.functional.dropout(torch.ones(500, device=d), 0.4),
   "multinomial": lambda d: torch.multinomial(torch.ones(50, device=d), 20),
   "exponential_": lambda d: torch.empty(500, device=d).exponential_(),
+  "rand_complex": lambda d: torch.rand(500, device=d, dtype=torch.complex64),
   "rand_half": lambda d: torch.rand(500, device=d, dtype=torch.bfloat16),
 }
 
@@ -50,6 +51,11 @@ def test_random_numbers_have_their_distribution(device):
   assert abs(n.mean()) < 0.02 and abs(n.std() - 1) < 0.02 and abs((n**3).mean()) < 0.1
   assert 2.5 < (n**4).mean() < 3.5
   assert abs((n[:-1] * n[1:]).mean()) < 0.02
+  z = torch.randn(40000, device=device, dtype=torch.complex64).cpu()
+  assert abs(z.mean()) < 0.02 and abs(z.abs().square().mean() - 1) < 0.02
+  assert abs((z.real * z.imag).mean()) < 0.02 and abs(z.imag.var() - 0.5) < 0.02
+  w = torch.rand(40000, device=device, dtype=torch.complex64).cpu()
+  assert abs(w.mean() - (0.5 + 0.5j)) < 0.01 and 0 <= w.imag.min() and w.real.max() < 1
   k = torch.randint(3, 10, (40000,), device=device).cpu()
   assert k.unique().tolist() == list(range(3, 10))
   assert torch.bincount(k)[3:].sub(40000 / 7).abs().max() < 400
