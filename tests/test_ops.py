@@ -130,6 +130,13 @@ def cases():
   return found
 
 
+def complex_cases():
+  """What takes complex numbers, forward and backward: few of the dtypes above are."""
+  named = {full_name(op): op for row in ROWS for name in row.opinfo for op in entries_for(name)}
+  chosen = [op for op in named.values() if torch.complex64 in op.supported_dtypes("cpu")]
+  return [pytest.param(op, id=full_name(op)) for op in chosen]
+
+
 def breadth_cases():
   named = {full_name(op) for row in ROWS for name in row.opinfo for op in entries_for(name)}
   rest = [
@@ -343,6 +350,15 @@ def test_row(row, op, dtype):
     assert not on_host, f"ran on the host although the table has a row: {on_host}"
 
   run_listed(UNSUPPORTED, full_name(op), dtype, check)
+
+
+@pytest.mark.parametrize("op", complex_cases())
+def test_complex(op):
+  def check():
+    if check_op(op, torch.complex64, 2, grad=True) == 0:
+      pytest.skip("no samples")
+
+  run_listed(UNSUPPORTED, full_name(op), torch.complex64, check)
 
 
 @pytest.mark.breadth
