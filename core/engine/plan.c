@@ -158,7 +158,7 @@ static tpu_status_t lower_step(maker_t* m, batch_t* batch, uint32_t p) {
   step->error = tpu_status_annotate(lower(m, program, lowered), "%s", first_op(m, program));
   batch->requests[p] = (tpu_compile_request_t){
       .text = tpu_strbuf_text(&lowered->text),
-      .text_size = lowered->text.size,
+      .text_size = step->error == NULL ? lowered->text.size : 0,
       .options = {.small = is_small(&m->window, program)},
   };
   return fill_step(m, program, lowered, step);
