@@ -369,7 +369,7 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
     throw;
   }
   if (!has(TPU_OP_RANDOM)) {
-    refuse_dtypes_as_on_cpu(op_, args, kinds_.size(),
+    refuse_dtypes_as_on_cpu(question_, args, kinds_.size(),
                             tpu_op_info(row_)->family == TPU_FAMILY_POINTWISE);
   }
   for (size_t k = 0; set_metas && k < return_count_; ++k) {
