@@ -36,8 +36,7 @@ void device_to_device(const at::Tensor& source, const at::Tensor& destination) {
 }
 
 void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
-  const bool plain =
-      !is_lazy(source) && !is_lazy(destination);
+  const bool plain = !is_lazy(source) && !is_lazy(destination);
   // A number travels as a program argument: no buffer, and no new program when it changes.
   if (plain && source.numel() == 1 && !c10::isComplexType(source.scalar_type()) &&
       dtype_from(source.scalar_type()) != TPU_DTYPE_INVALID) {

@@ -39,7 +39,7 @@ struct HotCall {
       tensor_operand(tensor, next());
       return true;
     }
-    return tensor.defined() && !is_tpu(tensor) && is_cpu_scalar(tensor) && cpu_scalar_operand(tensor, next());
+    return tensor.defined() && is_cpu_scalar(tensor) && cpu_scalar_operand(tensor, next());
   }
   bool put(const std::optional<at::Tensor>& tensor) {
     if (tensor.has_value() && tensor->defined()) return put(*tensor);

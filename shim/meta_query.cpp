@@ -95,14 +95,32 @@ at::Tensor to_cpu_zeros(const at::Tensor& tensor) {
       .zero_();
 }
 
-int64_t bytes_of(const c10::IValue& value) {
-  if (value.isTensor())
-    return value.toTensor().defined() ? static_cast<int64_t>(value.toTensor().nbytes()) : 0;
-  int64_t bytes = 0;
-  if (value.isTensorList()) {
-    for (const at::Tensor& t : value.toTensorVector()) bytes += static_cast<int64_t>(t.nbytes());
+// Defined tensors among the arguments and in their lists.
+std::vector<at::Tensor> tensors_of(const c10::IValue* args, size_t count) {
+  std::vector<at::Tensor> found;
+  const auto add = [&found](const at::Tensor& tensor) {
+    if (tensor.defined()) found.push_back(tensor);
+  };
+  for (size_t i = 0; i < count; ++i) {
+    if (args[i].isTensor()) add(args[i].toTensor());
+    if (!args[i].isTensorList()) continue;
+    for (const at::Tensor& tensor : args[i].toTensorVector()) add(tensor);
   }
+  return found;
+}
+
+int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.nbytes());
   return bytes;
+}
+
+// Makes the call on the CPU, with twins in the place of tpu tensors; its errors are the answer.
+void call_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
+                 Convert twin) {
+  torch::jit::Stack stack;
+  for (size_t i = 0; i < count; ++i) stack.push_back(convert(args[i], twin, c10::kCPU));
+  call_below_modes(op, &stack);
 }
 
 }  // namespace
@@ -119,13 +137,9 @@ at::Tensor to_meta(const at::Tensor& tensor) {
 c10::IValue to_meta(const c10::IValue& value) { return convert(value, &to_meta, c10::kMeta); }
 
 void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count) {
-  int64_t bytes = 0;
-  for (size_t i = 0; i < count; ++i) bytes += bytes_of(args[i]);
-  if (bytes > kMaxTwinBytes) return;
-  torch::jit::Stack stack;
-  for (size_t i = 0; i < count; ++i) stack.push_back(convert(args[i], &to_cpu_zeros, c10::kCPU));
+  if (bytes_of(tensors_of(args, count)) > kMaxTwinBytes) return;
   try {
-    call_below_modes(op, &stack);
+    call_on_cpu(op, args, count, &to_cpu_zeros);
   } catch (const c10::NotImplementedError&) {
     // The CPU has no such kernel: the error at hand is the best there is.
   }
@@ -144,16 +158,7 @@ at::Tensor to_few_cpu_zeros(const at::Tensor& tensor) {
   return at::Tensor(at::detail::empty_cpu(sizes, tensor.scalar_type())).zero_();
 }
 
-bool has_other_than_floating(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() && !at::isFloatingType(value.toTensor().scalar_type());
-  }
-  if (!value.isTensorList()) return false;
-  for (const at::Tensor& tensor : value.toTensorVector()) {
-    if (tensor.defined() && !at::isFloatingType(tensor.scalar_type())) return true;
-  }
-  return false;
-}
+bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
 
 bool is_about_dtypes(const std::string& text) {
   // "Could not run": the CPU has no kernel of this name at all.
@@ -169,20 +174,12 @@ bool is_about_dtypes(const std::string& text) {
 
 void refuse_dtypes_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
                              bool elementwise) {
-  bool asks = false;
-  int64_t bytes = 0;
-  for (size_t i = 0; i < count; ++i) {
-    asks = asks || has_other_than_floating(args[i]);
-    bytes += bytes_of(args[i]);
-  }
-  const bool small = bytes <= kMaxProbeBytes;
-  if (!asks || (!small && !elementwise)) return;
-  torch::jit::Stack stack;
-  for (size_t i = 0; i < count; ++i) {
-    stack.push_back(convert(args[i], small ? &to_cpu_zeros : &to_few_cpu_zeros, c10::kCPU));
-  }
+  const std::vector<at::Tensor> tensors = tensors_of(args, count);
+  if (std::all_of(tensors.begin(), tensors.end(), is_floating)) return;
+  const bool small = bytes_of(tensors) <= kMaxProbeBytes;
+  if (!small && !elementwise) return;
   try {
-    call_below_modes(op, &stack);
+    call_on_cpu(op, args, count, small ? &to_cpu_zeros : &to_few_cpu_zeros);
   } catch (const c10::Error& error) {
     // Zeros may be wrong as values, and stand-ins as sizes: those errors say nothing.
     if (is_about_dtypes(error.what_without_backtrace())) throw;

@@ -352,23 +352,25 @@ def test_row(row, op, dtype):
   run_listed(UNSUPPORTED, full_name(op), dtype, check)
 
 
-@pytest.mark.parametrize("op", complex_cases())
-def test_complex(op):
+def run_entry(listed, op, dtype, grad):
+  """Two samples of an op_db entry; what the list names must fail."""
+
   def check():
-    if check_op(op, torch.complex64, 2, grad=True) == 0:
+    if check_op(op, dtype, 2, grad=grad) == 0:
       pytest.skip("no samples")
 
-  run_listed(UNSUPPORTED, full_name(op), torch.complex64, check)
+  run_listed(listed, full_name(op), dtype, check)
+
+
+@pytest.mark.parametrize("op", complex_cases())
+def test_complex(op):
+  run_entry(UNSUPPORTED, op, torch.complex64, grad=True)
 
 
 @pytest.mark.breadth
 @pytest.mark.parametrize("op", breadth_cases())
 def test_fallback(op):
-  def check():
-    if check_op(op, torch.float32, 2, grad=False) == 0:
-      pytest.skip("no samples")
-
-  run_listed(UNSUPPORTED_BREADTH, full_name(op), torch.float32, check)
+  run_entry(UNSUPPORTED_BREADTH, op, torch.float32, grad=False)
 
 
 def test_table_is_well_formed():

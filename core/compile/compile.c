@@ -136,11 +136,8 @@ static size_t thread_count(const tpui_request_t* requests, size_t count) {
   size_t owned = 0;
   for (size_t i = 0; i < count; ++i) owned += requests[i].entry != NULL;
   int64_t most = tpu_env_int(TPU_ENV_COMPILE_THREADS);
-  if (most <= 0) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    most = cores < 1 ? 1 : cores > MAX_THREADS ? MAX_THREADS : cores;
-  }
-  if (most > MAX_THREADS) most = MAX_THREADS;
+  if (most <= 0) most = sysconf(_SC_NPROCESSORS_ONLN);
+  most = most < 1 ? 1 : most > MAX_THREADS ? MAX_THREADS : most;
   return owned < (size_t)most ? owned : (size_t)most;
 }
 

@@ -58,8 +58,7 @@ static void choose_dynamic(const tpui_plan_t* plan, const tpu_slot_t* slots, uin
   }
 }
 
-/* Numbers of a program become constants again, except those of random ops; true if there was one.
- */
+/* Numbers of a program become constants again, except those of random ops; true if some did. */
 static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t count,
                         uint8_t* dynamic) {
   bool changed = false;
@@ -167,11 +166,8 @@ static tpu_status_t lower_step(maker_t* m, batch_t* batch, uint32_t p) {
 static tpu_status_t lower_steps(maker_t* m, batch_t* batch, bool keep_errors) {
   for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
     TPU_RETURN_IF_ERROR(lower_step(m, batch, p));
-    tpu_step_t* step = &batch->steps[p];
-    if (step->error == NULL || keep_errors) continue;
-    tpu_status_t status = step->error;
-    step->error = NULL;
-    return status;
+    const tpu_step_t* step = &batch->steps[p];
+    if (step->error != NULL && !keep_errors) return tpu_status_copy(step->error);
   }
   return NULL;
 }

@@ -14,6 +14,7 @@ typedef struct shape_t {
   uint64_t hash;
   size_t first_word, word_count;
   uint32_t first_slot, slot_count;  // in writer_t.slots
+  uint32_t first_alike;             // the first program with these words; may be itself
 } shape_t;
 
 typedef struct writer_t {
@@ -99,7 +100,7 @@ static bool alike(const writer_t* w, const shape_t* a, const shape_t* b) {
                 a->word_count * sizeof(uint32_t)) == 0;
 }
 
-/* Marks the slots of `other` that differ from those of `first`, in both. */
+/* Marks the slots of `first` that differ from those of `other`. */
 static void mark_differences(const writer_t* w, const shape_t* first, const shape_t* other,
                              uint8_t* dynamic) {
   for (uint32_t i = 0; i < first->slot_count; ++i) {
@@ -116,17 +117,15 @@ static void copy_marks(const writer_t* w, const shape_t* first, const shape_t* o
   }
 }
 
-static void mark(const writer_t* w, const shape_t* shapes, uint32_t count, uint8_t* dynamic) {
+static void mark(const writer_t* w, shape_t* shapes, uint32_t count, uint8_t* dynamic) {
   for (uint32_t p = 0; p < count; ++p) {
-    bool first = true;
-    for (uint32_t q = 0; q < p && first; ++q) first = !alike(w, &shapes[p], &shapes[q]);
-    if (!first) continue;
-    for (uint32_t q = p + 1; q < count; ++q) {
-      if (alike(w, &shapes[p], &shapes[q])) mark_differences(w, &shapes[p], &shapes[q], dynamic);
-    }
-    for (uint32_t q = p + 1; q < count; ++q) {
-      if (alike(w, &shapes[p], &shapes[q])) copy_marks(w, &shapes[p], &shapes[q], dynamic);
-    }
+    uint32_t first = 0;
+    while (first < p && !alike(w, &shapes[first], &shapes[p])) ++first;
+    shapes[p].first_alike = first;
+    mark_differences(w, &shapes[first], &shapes[p], dynamic);
+  }
+  for (uint32_t p = 0; p < count; ++p) {
+    copy_marks(w, &shapes[shapes[p].first_alike], &shapes[p], dynamic);
   }
 }
 
