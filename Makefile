@@ -15,9 +15,11 @@ CPU_PLUGIN = $(abspath $(wildcard \
 # Processes that share the Python tests; each wants a core and about 2 GiB.
 TEST_WORKERS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 
+C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
+
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: run test bench bench-jax build wheel clean distclean check ctest asan pytest
+.PHONY: run test bench bench-jax build wheel clean distclean check format ctest asan pytest
 .DELETE_ON_ERROR:
 
 run: build
@@ -57,6 +59,10 @@ check: build $(VENV)/.test
 	$(PY) tools/gen_env_docs.py --check
 	$(PY) tools/count_lines.py --check
 	$(BIN)/ruff check --quiet .
+	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+
+format: $(VENV)/.test
+	$(BIN)/clang-format -i $(C_FILES)
 
 build/tests/build.ninja: $(VENV)/.test
 	@$(CMAKE) -S . -B build/tests -DTPU_BUILD_SHIM=OFF -DTPU_BUILD_TESTS=ON \

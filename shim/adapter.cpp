@@ -52,14 +52,11 @@ c10::TypePtr strip_optional(c10::TypePtr type) {
 
 Kind kind_of_list(const c10::ListType& list) {
   switch (strip_optional(list.getElementType())->kind()) {
-    case c10::TypeKind::TensorType:
-      return Kind::kTensorList;
+    case c10::TypeKind::TensorType: return Kind::kTensorList;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
-    case c10::TypeKind::BoolType:
-      return Kind::kInts;
-    default:
-      return Kind::kUnsupported;
+    case c10::TypeKind::BoolType: return Kind::kInts;
+    default: return Kind::kUnsupported;
   }
 }
 
@@ -69,30 +66,20 @@ Kind kind_of(const c10::Argument& arg) {
     return Kind::kSkip;
   const c10::TypePtr type = strip_optional(arg.real_type());
   switch (type->kind()) {
-    case c10::TypeKind::TensorType:
-      return Kind::kTensor;
-    case c10::TypeKind::NumberType:
-      return Kind::kScalar;
-    case c10::TypeKind::FloatType:
-      return Kind::kFloat;
+    case c10::TypeKind::TensorType: return Kind::kTensor;
+    case c10::TypeKind::NumberType: return Kind::kScalar;
+    case c10::TypeKind::FloatType: return Kind::kFloat;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
     case c10::TypeKind::BoolType:
-    case c10::TypeKind::MemoryFormatType:
-      return Kind::kInt;
-    case c10::TypeKind::ScalarTypeType:
-      return Kind::kDtype;
-    case c10::TypeKind::StringType:
-      return Kind::kText;
-    case c10::TypeKind::GeneratorType:
-      return Kind::kGenerator;
+    case c10::TypeKind::MemoryFormatType: return Kind::kInt;
+    case c10::TypeKind::ScalarTypeType: return Kind::kDtype;
+    case c10::TypeKind::StringType: return Kind::kText;
+    case c10::TypeKind::GeneratorType: return Kind::kGenerator;
     case c10::TypeKind::LayoutType:
-    case c10::TypeKind::DeviceObjType:
-      return Kind::kSkip;
-    case c10::TypeKind::ListType:
-      return kind_of_list(type->expectRef<c10::ListType>());
-    default:
-      return Kind::kUnsupported;
+    case c10::TypeKind::DeviceObjType: return Kind::kSkip;
+    case c10::TypeKind::ListType: return kind_of_list(type->expectRef<c10::ListType>());
+    default: return Kind::kUnsupported;
   }
 }
 
@@ -284,10 +271,8 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
       if (!value.isNone()) *generator = value.toGenerator();
       return true;
     case Kind::kOut:
-    case Kind::kSkip:
-      return true;
-    case Kind::kUnsupported:
-      return false;
+    case Kind::kSkip: return true;
+    case Kind::kUnsupported: return false;
   }
   return false;
 }
@@ -505,12 +490,8 @@ void Overload::run(torch::jit::Stack* stack) {
         run_functional(stack);
       }
       break;
-    case TPU_CALL_IN_PLACE:
-      run_in_place(stack);
-      break;
-    case TPU_CALL_OUT:
-      run_out(stack);
-      break;
+    case TPU_CALL_IN_PLACE: run_in_place(stack); break;
+    case TPU_CALL_OUT: run_out(stack); break;
   }
 }
 

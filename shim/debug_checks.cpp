@@ -48,20 +48,11 @@ void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negati
   const at::Tensor host = to_host(index).contiguous();
   const int64_t lowest = negative ? -size : 0;
   switch (host.scalar_type()) {
-    case at::kLong:
-      check_values<int64_t>(host, dim, size, lowest);
-      break;
-    case at::kInt:
-      check_values<int32_t>(host, dim, size, lowest);
-      break;
-    case at::kShort:
-      check_values<int16_t>(host, dim, size, lowest);
-      break;
-    case at::kChar:
-      check_values<int8_t>(host, dim, size, lowest);
-      break;
-    default:
-      break;  // other dtypes are no indices; the op itself complains
+    case at::kLong: check_values<int64_t>(host, dim, size, lowest); break;
+    case at::kInt: check_values<int32_t>(host, dim, size, lowest); break;
+    case at::kShort: check_values<int16_t>(host, dim, size, lowest); break;
+    case at::kChar: check_values<int8_t>(host, dim, size, lowest); break;
+    default: break;  // other dtypes are no indices; the op itself complains
   }
 }
 

@@ -50,7 +50,9 @@ struct Signature {
   }
 
  private:
-  void tag(char kind, uint64_t detail) { words.push_back(static_cast<uint64_t>(kind) << 56 | detail); }
+  void tag(char kind, uint64_t detail) {
+    words.push_back(static_cast<uint64_t>(kind) << 56 | detail);
+  }
   void add_bytes(const void* data, size_t size);
   bool add_tensor(const at::Tensor& tensor);
   void add_device_tensor(const at::Tensor& tensor);
@@ -100,7 +102,8 @@ bool Signature::add(const c10::IValue& value) {
   if (value.isTensor()) return add_tensor(value.toTensor());
   if (value.isNone()) return tag('n', 0), true;
   if (value.isBool()) return tag('z', value.toBool()), true;
-  if (value.isInt()) return tag('i', 0), words.push_back(static_cast<uint64_t>(value.toInt())), true;
+  if (value.isInt())
+    return tag('i', 0), words.push_back(static_cast<uint64_t>(value.toInt())), true;
   if (value.isDouble()) {
     const double number = value.toDouble();
     return tag('d', 0), add_bytes(&number, sizeof(number)), true;
@@ -119,7 +122,9 @@ bool Signature::add(const c10::IValue& value) {
   }
   if (value.isDevice()) {
     const c10::Device device = value.toDevice();
-    return tag('v', static_cast<uint64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index())), true;
+    return tag('v',
+               static_cast<uint64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index())),
+           true;
   }
   if (!value.isList()) return false;  // generators among others
   const auto list = value.toListRef();
@@ -221,7 +226,8 @@ bool Decomposition::resolve() {
       throw_python_error();
     }
   }
-  if (!problem.empty()) tpu_log(TPU_LOG_FALLBACK, "%s is not decomposed: %s", name_.c_str(), problem.c_str());
+  if (!problem.empty())
+    tpu_log(TPU_LOG_FALLBACK, "%s is not decomposed: %s", name_.c_str(), problem.c_str());
   std::lock_guard<std::mutex> lock(mutex_);
   if (!resolved_) {
     found_ = found;
@@ -269,7 +275,9 @@ void Decomposition::remember(const Signature& signature, Template made, std::vec
     entries_.erase(oldest);
   }
   entries_.emplace(signature.hash(), Entry{{signature.words.begin(), signature.words.end()},
-                                           std::move(made), std::move(defined), ++clock_});
+                                           std::move(made),
+                                           std::move(defined),
+                                           ++clock_});
 }
 
 void Decomposition::refuse(const Signature& signature, const std::string& why) {
@@ -279,7 +287,8 @@ void Decomposition::refuse(const Signature& signature, const std::string& why) {
 
 void Decomposition::replay(const Signature& signature, const Template& made,
                            const std::vector<bool>& defined, Results* results) {
-  c10::SmallVector<tpu_result_t, 4> made_results(static_cast<size_t>(tpu_template_result_count(made.get())));
+  c10::SmallVector<tpu_result_t, 4> made_results(
+      static_cast<size_t>(tpu_template_result_count(made.get())));
   TPU_THROW_IF_ERROR(
       tpu_engine_replay(engine(), made.get(), signature.inputs.data(), made_results.data()));
   size_t next = 0;
@@ -295,7 +304,8 @@ void Decomposition::replay(const Signature& signature, const Template& made,
 
 // Calls the function with the functional form's arguments. False, with the reason, when it cannot
 // handle them; what the user did wrong is then told by the host's kernel.
-bool Decomposition::call_python(const c10::IValue* args, Results* results, std::string* problem) const {
+bool Decomposition::call_python(const c10::IValue* args, Results* results,
+                                std::string* problem) const {
   const c10::FunctionSchema& schema = found_->functional.schema();
   Gil gil;
   PyCall call(schema);
@@ -323,13 +333,15 @@ void Decomposition::own_results(const Signature& signature, Results* results) co
     if (!result.defined()) continue;
     if (!is_tpu(result)) result = result.to(c10::Device(kTpu, 0));
     const bool whole = result.storage_offset() == 0 && result.is_non_overlapping_and_dense() &&
-                       result.nbytes() == result.storage().nbytes() && !result.is_conj() && !result.is_neg();
+                       result.nbytes() == result.storage().nbytes() && !result.is_conj() &&
+                       !result.is_neg();
     tpu_storage_t* storage = locate(result).storage;
     const bool shared = std::find(taken.begin(), taken.end(), storage) != taken.end();
     if (!whole || shared) {
       result = result.resolve_conj().resolve_neg();
-      result = at::clone(result, result.is_non_overlapping_and_dense() ? at::MemoryFormat::Preserve
-                                                                       : at::MemoryFormat::Contiguous);
+      result =
+          at::clone(result, result.is_non_overlapping_and_dense() ? at::MemoryFormat::Preserve
+                                                                  : at::MemoryFormat::Contiguous);
     }
     taken.push_back(locate(result).storage);
   }
@@ -344,8 +356,9 @@ void Decomposition::finish_capture(const Signature& signature, const Results& re
   }
   tpu_template_t* made = nullptr;
   const char* obstacle = nullptr;
-  TPU_THROW_IF_ERROR(tpu_engine_capture_end(engine(), name_.c_str(), static_cast<int>(operands.size()),
-                                            operands.data(), &made, &obstacle));
+  TPU_THROW_IF_ERROR(tpu_engine_capture_end(engine(), name_.c_str(),
+                                            static_cast<int>(operands.size()), operands.data(),
+                                            &made, &obstacle));
   if (made != nullptr) {
     tpu_log(TPU_LOG_FALLBACK, "%s is decomposed into %d records", name_.c_str(),
             tpu_template_record_count(made));
@@ -417,7 +430,8 @@ void Decomposition::give_back(torch::jit::Stack* stack, Results& results) const 
     TORCH_CHECK(results[0].sizes() == self.sizes(), "output with shape ", self.sizes(),
                 " doesn't match the broadcast shape ", results[0].sizes());
     TORCH_CHECK(at::canCast(results[0].scalar_type(), self.scalar_type()), "result type ",
-                results[0].scalar_type(), " can't be cast to the desired output type ", self.scalar_type());
+                results[0].scalar_type(), " can't be cast to the desired output type ",
+                self.scalar_type());
     copy_on_device(results[0], self);
     results[0] = self;
   }

@@ -60,8 +60,7 @@ void note_host_run(const std::string& name) {
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   note_host_run(name);
-  const bool check =
-      looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
+  const bool check = looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
   // A view made on the host would not share memory with its base: cpu_fallback refuses those.
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
   TORCH_CHECK(!check || all_finite(*stack, op.schema().returns().size()), "'", name,

@@ -2,8 +2,8 @@
 
 #include <ATen/core/jit_type.h>
 #include <torch/csrc/Device.h>
-#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -33,9 +33,11 @@ PyObject* tensor_to_python(const at::Tensor& tensor) {
 PyObject* int_to_python(int64_t value, c10::TypeKind kind) {
   switch (kind) {
     case c10::TypeKind::ScalarTypeType:
-      return borrowed(reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value))));
+      return borrowed(
+          reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(value))));
     case c10::TypeKind::LayoutType:
-      return borrowed(reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value))));
+      return borrowed(
+          reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value))));
     case c10::TypeKind::MemoryFormatType:
       return borrowed(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value)));
     default: return checked(PyLong_FromLongLong(value));
@@ -83,7 +85,8 @@ PyObject* to_python(const c10::IValue& value, const c10::Type& type) {
   if (value.isTensor()) return tensor_to_python(value.toTensor());
   if (value.isBool()) return checked(PyBool_FromLong(value.toBool()));
   if (value.isInt()) return int_to_python(value.toInt(), type.kind());
-  if (value.isSymInt()) return int_to_python(value.toSymInt().guard_int(__FILE__, __LINE__), type.kind());
+  if (value.isSymInt())
+    return int_to_python(value.toSymInt().guard_int(__FILE__, __LINE__), type.kind());
   if (value.isDouble()) return checked(PyFloat_FromDouble(value.toDouble()));
   if (value.isComplexDouble()) {
     const c10::complex<double> number = value.toComplexDouble();
@@ -101,7 +104,8 @@ PyObject* to_python(const c10::IValue& value, const c10::Type& type) {
 bool PyCall::is_default(size_t index) const {
   const auto& wanted = schema_.arguments()[index].default_value();
   const c10::IValue& value = values_[index];
-  if (!wanted.has_value() || value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) {
+  if (!wanted.has_value() || value.isTensor() || value.isTensorList() ||
+      value.isOptionalTensorList()) {
     return false;
   }
   return value.tagKind() == wanted->tagKind() && value == *wanted;
@@ -115,18 +119,21 @@ PyObject* PyCall::run(PyObject* function) const {
   while (given > 0 && is_default(given - 1)) --given;
   PyRef args(PyTuple_New(static_cast<Py_ssize_t>(given)));
   for (size_t i = 0; i < given; ++i) {
-    PyTuple_SET_ITEM(args.get(), static_cast<Py_ssize_t>(i), to_python(values_[i], *arguments[i].real_type()));
+    PyTuple_SET_ITEM(args.get(), static_cast<Py_ssize_t>(i),
+                     to_python(values_[i], *arguments[i].real_type()));
   }
   PyRef kwargs(PyDict_New());
   for (size_t i = positional; i < arguments.size(); ++i) {
     if (is_default(i)) continue;
     PyRef value(to_python(values_[i], *arguments[i].real_type()));
-    if (PyDict_SetItemString(kwargs.get(), arguments[i].name().c_str(), value.get()) != 0) throw_python_error();
+    if (PyDict_SetItemString(kwargs.get(), arguments[i].name().c_str(), value.get()) != 0)
+      throw_python_error();
   }
   return PyObject_Call(function, args.get(), kwargs.get());
 }
 
-bool tensors_from_python(PyObject* object, size_t count, c10::SmallVectorImpl<at::Tensor>* tensors) {
+bool tensors_from_python(PyObject* object, size_t count,
+                         c10::SmallVectorImpl<at::Tensor>* tensors) {
   if (count == 1 && (object == Py_None || THPVariable_Check(object))) {
     tensors->push_back(object == Py_None ? at::Tensor() : THPVariable_Unpack(object));
     return true;

@@ -56,7 +56,8 @@ PyObject* to_python(const c10::IValue& value, const c10::Type& type);
 // One call by a schema: arguments that have their default value are left out where that is possible.
 class PyCall {
  public:
-  explicit PyCall(const c10::FunctionSchema& schema) : schema_(schema), values_(schema.arguments().size()) {}
+  explicit PyCall(const c10::FunctionSchema& schema)
+      : schema_(schema), values_(schema.arguments().size()) {}
   void set(size_t index, c10::IValue value) { values_[index] = std::move(value); }
   // New reference, or NULL with Python's exception set.
   PyObject* run(PyObject* function) const;

@@ -12,14 +12,15 @@ namespace {
 using OptT = const std::optional<at::Tensor>&;
 
 // Gates are [N, factor * H], the state [N, H], biases [factor * H].
-void check_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& state,
-                OptT input_bias, OptT hidden_bias, int64_t factor) {
+void check_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates,
+                const at::Tensor& state, OptT input_bias, OptT hidden_bias, int64_t factor) {
   TORCH_CHECK(input_gates.dim() == 2 && input_gates.sizes() == hidden_gates.sizes(),
-              "input and hidden gates must be matrices of equal size, got ", input_gates.sizes(), " and ",
-              hidden_gates.sizes());
+              "input and hidden gates must be matrices of equal size, got ", input_gates.sizes(),
+              " and ", hidden_gates.sizes());
   TORCH_CHECK(state.dim() == 2 && state.size(0) == input_gates.size(0) &&
                   state.size(1) * factor == input_gates.size(1),
-              "hidden state of size ", state.sizes(), " does not fit gates of size ", input_gates.sizes());
+              "hidden state of size ", state.sizes(), " does not fit gates of size ",
+              input_gates.sizes());
   for (OptT bias : {input_bias, hidden_bias}) {
     TORCH_CHECK(!bias.has_value() || !bias->defined() || bias->numel() == input_gates.size(1),
                 "bias must have ", input_gates.size(1), " elements");
@@ -38,7 +39,11 @@ Three lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, c
                 OptT input_bias, OptT hidden_bias) {
   check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4);
   Call call(TPU_OP_LSTM_CELL);
-  call.tensor(input_gates).tensor(hidden_gates).tensor(cx).optional(input_bias).optional(hidden_bias);
+  call.tensor(input_gates)
+      .tensor(hidden_gates)
+      .tensor(cx)
+      .optional(input_bias)
+      .optional(hidden_bias);
   call.result(meta_like(cx, cx.sizes())).result(meta_like(cx, cx.sizes()));
   call.result(meta_like(input_gates, input_gates.sizes())).record();
   return {call.take(0), call.take(1), call.take(2)};
@@ -46,7 +51,8 @@ Three lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, c
 
 Three lstm_cell_backward(OptT grad_hy, OptT grad_cy, const at::Tensor& cx, const at::Tensor& cy,
                          const at::Tensor& workspace, bool has_bias) {
-  const bool any = (grad_hy.has_value() && grad_hy->defined()) || (grad_cy.has_value() && grad_cy->defined());
+  const bool any =
+      (grad_hy.has_value() && grad_hy->defined()) || (grad_cy.has_value() && grad_cy->defined());
   if (!any) return {};
   Call call(TPU_OP_LSTM_CELL_BACKWARD);
   call.optional(grad_hy).optional(grad_cy).tensor(cx).tensor(cy).tensor(workspace).attr(has_bias);
@@ -59,7 +65,11 @@ Two gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, cons
              OptT input_bias, OptT hidden_bias) {
   check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3);
   Call call(TPU_OP_GRU_CELL);
-  call.tensor(input_gates).tensor(hidden_gates).tensor(hx).optional(input_bias).optional(hidden_bias);
+  call.tensor(input_gates)
+      .tensor(hidden_gates)
+      .tensor(hx)
+      .optional(input_bias)
+      .optional(hidden_bias);
   call.result(meta_like(hx, hx.sizes()));
   call.result(meta_like(hx, {hx.size(0), hx.size(1) * 5})).record();
   return {call.take(0), call.take(1)};

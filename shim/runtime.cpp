@@ -132,14 +132,10 @@ void throw_status(tpu_status_t status) {
   const std::string text = tpu_status_message(status);
   tpu_status_free(status);
   switch (code) {
-    case TPU_RESOURCE_EXHAUSTED:
-      TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-    case TPU_UNIMPLEMENTED:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    case TPU_OUT_OF_RANGE:
-      TORCH_CHECK_INDEX(false, text);
-    default:
-      TORCH_CHECK(false, text);
+    case TPU_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    case TPU_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case TPU_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, text);
+    default: TORCH_CHECK(false, text);
   }
   // Unreachable: each branch throws, but the macros do not tell the compiler.
   throw std::runtime_error(text);

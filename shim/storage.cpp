@@ -190,18 +190,10 @@ bool scalar_operand(const at::Scalar& value, tpu_operand_t* out) {
 bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out) {
   const void* data = tensor.const_data_ptr();
   switch (tensor.scalar_type()) {
-    case at::kDouble:
-      double_operand(*static_cast<const double*>(data), out);
-      break;
-    case at::kLong:
-      int_operand(*static_cast<const int64_t*>(data), out);
-      break;
-    case at::kFloat:
-      double_operand(*static_cast<const float*>(data), out);
-      break;
-    case at::kBool:
-      int_operand(*static_cast<const bool*>(data) ? 1 : 0, out);
-      break;
+    case at::kDouble: double_operand(*static_cast<const double*>(data), out); break;
+    case at::kLong: int_operand(*static_cast<const int64_t*>(data), out); break;
+    case at::kFloat: double_operand(*static_cast<const float*>(data), out); break;
+    case at::kBool: int_operand(*static_cast<const bool*>(data) ? 1 : 0, out); break;
     default: {
       if (c10::isComplexType(tensor.scalar_type())) return false;
       if (c10::isFloatingType(tensor.scalar_type())) {

@@ -11,8 +11,12 @@
 #include "base/thread.h"
 
 typedef enum env_kind_t { ENV_TEXT, ENV_INT, ENV_BOOL } env_kind_t;
-typedef enum env_source_t { SOURCE_UNREAD, SOURCE_DEFAULT, SOURCE_ENVIRONMENT, SOURCE_OVERRIDE }
-    env_source_t;
+typedef enum env_source_t {
+  SOURCE_UNREAD,
+  SOURCE_DEFAULT,
+  SOURCE_ENVIRONMENT,
+  SOURCE_OVERRIDE
+} env_source_t;
 
 typedef struct env_row_t {
   const char* name;

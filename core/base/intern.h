@@ -18,7 +18,7 @@
 
 typedef struct tpui_intern_table_t {
   struct tpui_intern_table_t* outgrown;
-  uint64_t mask;  // slots - 1
+  uint64_t mask;             // slots - 1
   _Atomic uint64_t slots[];  // hash's upper 32 bits << 32 | id; 0 is free
 } tpui_intern_table_t;
 
@@ -42,8 +42,8 @@ static inline const void* tpui_intern_get(tpui_intern_t* intern, uint32_t id) {
   if (id - 1 >= atomic_load_explicit(&intern->count, memory_order_acquire)) return NULL;
   uint64_t place = (uint64_t)(id - 1) + (1u << TPUI_INTERN_CHUNK_BITS);
   int level = 63 - __builtin_clzll(place);
-  const void** chunk = atomic_load_explicit(&intern->chunks[level - TPUI_INTERN_CHUNK_BITS],
-                                            memory_order_relaxed);
+  const void** chunk =
+      atomic_load_explicit(&intern->chunks[level - TPUI_INTERN_CHUNK_BITS], memory_order_relaxed);
   return chunk[place - (1ull << level)];
 }
 

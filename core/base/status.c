@@ -68,9 +68,8 @@ tpu_status_t tpu_status_annotate(tpu_status_t status, const char* format, ...) {
 tpu_status_t tpu_status_join(tpu_status_t first, tpu_status_t second) {
   if (second == NULL) return first;
   if (first == NULL) return second;
-  tpu_status_t joined =
-      tpu_status_make(first->code, "%s; then %s: %s", first->text,
-                      tpu_status_code_name(second->code), second->text);
+  tpu_status_t joined = tpu_status_make(first->code, "%s; then %s: %s", first->text,
+                                        tpu_status_code_name(second->code), second->text);
   tpu_status_free(second);
   if (joined == no_memory_status()) return first;
   tpu_status_free(first);
@@ -94,10 +93,22 @@ const char* tpu_status_message(tpu_status_t status) { return status == NULL ? ""
 
 const char* tpu_status_code_name(tpu_status_code_t code) {
   static const char* const names[] = {
-      "OK",          "CANCELLED",        "UNKNOWN",            "INVALID_ARGUMENT",
-      "DEADLINE_EXCEEDED", "NOT_FOUND",  "ALREADY_EXISTS",     "PERMISSION_DENIED",
-      "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",  "OUT_OF_RANGE",
-      "UNIMPLEMENTED", "INTERNAL",       "UNAVAILABLE",        "DATA_LOSS",
+      "OK",
+      "CANCELLED",
+      "UNKNOWN",
+      "INVALID_ARGUMENT",
+      "DEADLINE_EXCEEDED",
+      "NOT_FOUND",
+      "ALREADY_EXISTS",
+      "PERMISSION_DENIED",
+      "RESOURCE_EXHAUSTED",
+      "FAILED_PRECONDITION",
+      "ABORTED",
+      "OUT_OF_RANGE",
+      "UNIMPLEMENTED",
+      "INTERNAL",
+      "UNAVAILABLE",
+      "DATA_LOSS",
       "UNAUTHENTICATED",
   };
   size_t index = (size_t)code;

@@ -77,9 +77,9 @@ const char* tpu_status_code_name(tpu_status_code_t code);
 /* Frees a status; NULL is fine. */
 void tpu_status_free(tpu_status_t status);
 
-#define TPU_RETURN_IF_ERROR(expr)                    \
-  do {                                               \
-    tpu_status_t tpu_status_ = (expr);               \
+#define TPU_RETURN_IF_ERROR(expr)                              \
+  do {                                                         \
+    tpu_status_t tpu_status_ = (expr);                         \
     if (TPU_UNLIKELY(tpu_status_ != NULL)) return tpu_status_; \
   } while (0)
 

@@ -10,8 +10,8 @@ extern "C" {
 
 /* Zero-initialise with {0}. After an out-of-memory all further appends do nothing. */
 typedef struct tpu_strbuf_t {
-  char* data;      // NUL-terminated once something was appended; owned
-  size_t size;     // bytes, without the NUL
+  char* data;   // NUL-terminated once something was appended; owned
+  size_t size;  // bytes, without the NUL
   size_t capacity;
   bool failed;
 } tpu_strbuf_t;

@@ -127,8 +127,7 @@ static tpu_status_t read_name(tpu_device_t* device) {
   }
   pjrt_device_get_description_args_t description = {.device = device->device};
   TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Device_GetDescription, &description));
-  pjrt_device_description_kind_args_t kind = {.device_description =
-                                                  description.device_description};
+  pjrt_device_description_kind_args_t kind = {.device_description = description.device_description};
   TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, DeviceDescription_Kind, &kind));
   bool is_tpu = kind.device_kind_size >= 3 && memcmp(kind.device_kind, "TPU", 3) == 0;
   if (!is_tpu) tpu_strbuf_printf(&text, "TPU (%s: ", device->platform->name);
@@ -175,7 +174,8 @@ static tpu_status_t fill_device(tpu_device_t* device, const tpu_device_options_t
   }
   device->platform = tpui_platform(options->platform);
   if (device->platform == NULL) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "unknown platform kind %d", (int)options->platform);
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "unknown platform kind %d",
+                           (int)options->platform);
   }
   if (options->threads < 0 || options->memory_limit < 0) {
     return tpu_status_make(TPU_INVALID_ARGUMENT,

@@ -25,17 +25,17 @@ typedef enum tpu_platform_kind_t {
 /* Facts of a platform that other folders decide by. */
 typedef struct tpu_platform_t {
   tpu_platform_kind_t kind;
-  const char* name;             // "cpu", "tpu", "cuda"
-  int32_t program_ops;          // most ops in one program (partition/)
-  bool host_addressable;        // buffers can be read through a pointer
-  bool fast_compile_small;      // small programs have a cheaper compile mode (compile/)
+  const char* name;         // "cpu", "tpu", "cuda"
+  int32_t program_ops;      // most ops in one program (partition/)
+  bool host_addressable;    // buffers can be read through a pointer
+  bool fast_compile_small;  // small programs have a cheaper compile mode (compile/)
 } tpu_platform_t;
 
 typedef struct tpu_device_options_t {
-  const char* plugin_path;      // a PJRT plugin; must not be NULL (discovery is the caller's work)
-  tpu_platform_kind_t platform; // what the plugin is for
-  int threads;                  // CPU: pool threads, 0 = plugin's default
-  int64_t memory_limit;         // CPU: bytes the device pretends to have, 0 = physical memory
+  const char* plugin_path;       // a PJRT plugin; must not be NULL (discovery is the caller's work)
+  tpu_platform_kind_t platform;  // what the plugin is for
+  int threads;                   // CPU: pool threads, 0 = plugin's default
+  int64_t memory_limit;          // CPU: bytes the device pretends to have, 0 = physical memory
 } tpu_device_options_t;
 
 /* Loads the plugin, makes a client and takes its first device. Errors name the path: file missing
@@ -54,10 +54,10 @@ const char* tpu_device_name(const tpu_device_t* device);
 const char* tpu_device_plugin_version(const tpu_device_t* device);
 
 typedef struct tpu_memory_stats_t {
-  int64_t bytes_in_use;   // live buffers
+  int64_t bytes_in_use;  // live buffers
   int64_t bytes_peak;
   int64_t bytes_limit;
-  int64_t bytes_total;    // ever allocated
+  int64_t bytes_total;  // ever allocated
   int64_t buffers_in_use;
   int64_t buffers_peak;
   int64_t buffers_total;

@@ -18,18 +18,18 @@ struct tpu_device_t {
   bool enforce_limit;     // the limit was asked for, so exceeding it is our error to report
   atomic_bool host_calls;
 
-  tpu_mutex_t mutex;           // guards the rest
+  tpu_mutex_t mutex;  // guards the rest
   tpu_memory_stats_t stats;
   tpu_buffer_t* free_buffers;  // released tpu_buffer_t, kept for the next output
 };
 
 struct tpu_buffer_t {
   atomic_int references;
-  atomic_bool ready;         // an await succeeded
+  atomic_bool ready;  // an await succeeded
   tpu_device_t* device;
-  pjrt_buffer_t* pjrt;       // owned; NULL once donated
-  int64_t bytes;             // what the accounting holds for it
-  _Atomic(void*) host;       // cached UnsafePointer
+  pjrt_buffer_t* pjrt;  // owned; NULL once donated
+  int64_t bytes;        // what the accounting holds for it
+  _Atomic(void*) host;  // cached UnsafePointer
   tpu_buffer_t* next_free;
 };
 

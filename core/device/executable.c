@@ -63,8 +63,8 @@ static tpu_status_t read_outputs(tpu_executable_t* executable) {
     tpu_dtype_t dtype = tpu_dtype_from_pjrt(types.output_types[i]);
     executable->output_bytes[i] = -1;
     if (dtype != TPU_DTYPE_INVALID) {
-      TPU_RETURN_IF_ERROR(tpui_dense_bytes(dtype, (int)dims.dim_sizes[i], sizes,
-                                           &executable->output_bytes[i]));
+      TPU_RETURN_IF_ERROR(
+          tpui_dense_bytes(dtype, (int)dims.dim_sizes[i], sizes, &executable->output_bytes[i]));
     }
     sizes += dims.dim_sizes[i];
   }
@@ -309,8 +309,8 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
   int output_count = executable->output_count;
   size_t kept = 0;
   int64_t freed = 0;
-  TPU_RETURN_IF_ERROR(bind_inputs(executable, input_count, inputs, donatable, donated, space, &kept,
-                                  &freed));
+  TPU_RETURN_IF_ERROR(
+      bind_inputs(executable, input_count, inputs, donatable, donated, space, &kept, &freed));
   TPU_RETURN_IF_ERROR(check_outputs(executable, output_bytes));
   /* Memory is booked before the run, so that two threads cannot pass the limit together. */
   TPU_RETURN_IF_ERROR(
@@ -343,8 +343,8 @@ tpu_status_t tpu_executable_run(tpu_executable_t* executable, int input_count,
                   &space);
   }
   run_block_t* block = NULL;
-  TPU_RETURN_IF_ERROR(acquire_block(executable, (size_t)input_count,
-                                    (size_t)executable->output_count, &block));
+  TPU_RETURN_IF_ERROR(
+      acquire_block(executable, (size_t)input_count, (size_t)executable->output_count, &block));
   tpu_status_t status = run_in(executable, input_count, inputs, donatable, donated, output_bytes,
                                out_outputs, &block->space);
   give_back_block(executable, block);

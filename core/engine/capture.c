@@ -81,8 +81,8 @@ static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_ope
   return NULL;
 }
 
-tpu_status_t tpu_engine_capture_begin(tpu_engine_t* e, int input_count,
-                                      const tpu_operand_t* inputs, bool* out_began) {
+tpu_status_t tpu_engine_capture_begin(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs,
+                                      bool* out_began) {
   *out_began = false;
   tpu_mutex_lock(&e->lock);
   tpu_status_t status = NULL;
@@ -159,9 +159,7 @@ static uint32_t translate(builder_t* b, uint32_t ref, tpu_meta_id_t view, tpu_sl
       return tpu_ref_make(TPU_REF_WINDOW, index - b->capture->first_value) | view_bit;
     case TPU_REF_EXTERNAL:
       return outer_reference(b, b->recorder->externals[index], view, view_bit != 0, offset);
-    case TPU_REF_SCALAR:
-      b->made->slots[b->slot_count++] = slot;
-      return ref;
+    case TPU_REF_SCALAR: b->made->slots[b->slot_count++] = slot; return ref;
     default: return ref;
   }
 }

@@ -75,10 +75,10 @@ typedef enum tpu_operand_kind_t {
 
 typedef struct tpu_operand_t {
   uint8_t kind;
-  uint8_t wrapped;        // SCALAR: a Python number (weak in promotion), not a 0-d CPU tensor
-  uint8_t scalar_dtype;   // SCALAR: tpu_dtype_t of the number; floats travel as double, others int64
-  tpu_meta_id_t view;     // TENSOR: dtype, sizes and strides of the tensor
-  int64_t offset;         // TENSOR: storage offset in elements of the tensor's dtype
+  uint8_t wrapped;       // SCALAR: a Python number (weak in promotion), not a 0-d CPU tensor
+  uint8_t scalar_dtype;  // SCALAR: tpu_dtype_t of the number; floats travel as double, others int64
+  tpu_meta_id_t view;    // TENSOR: dtype, sizes and strides of the tensor
+  int64_t offset;        // TENSOR: storage offset in elements of the tensor's dtype
   union {
     tpu_storage_t* storage;  // borrowed
     double number_double;
@@ -87,8 +87,8 @@ typedef struct tpu_operand_t {
 } tpu_operand_t;
 
 /* Id for a tensor on this storage: compares with the storage's current layout before it hashes. */
-TPU_MUST_USE tpu_status_t tpu_storage_view(const tpu_storage_t* storage, tpu_dtype_t dtype, int rank,
-                                           const int64_t* sizes, const int64_t* strides,
+TPU_MUST_USE tpu_status_t tpu_storage_view(const tpu_storage_t* storage, tpu_dtype_t dtype,
+                                           int rank, const int64_t* sizes, const int64_t* strides,
                                            tpu_meta_id_t* out_view);
 
 /* --- recording --- */
@@ -119,7 +119,7 @@ typedef struct tpu_call_t {
   tpu_result_t* results;
   tpu_dtype_t compute_dtype;  // from the memo, or set by the caller together with the result metas
   bool has_metas;             // the caller filled result metas (and compute dtype) itself
-  bool teach;                 // the engine's: set with *out_unknown, so that the second try is learnt
+  bool teach;  // the engine's: set with *out_unknown, so that the second try is learnt
 } tpu_call_t;
 
 /* Records a call. When `has_metas` is false and the signature (op, variant, attrs, operand metadata)
@@ -183,12 +183,12 @@ TPU_MUST_USE tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* 
 /* --- numbers --- */
 
 typedef struct tpu_engine_stats_t {
-  int64_t records;          // ops recorded
-  int64_t predicted;        // of these, matched by prediction
-  int64_t flushes;          // windows launched
-  int64_t window_hits;      // of these, already planned
-  int64_t window_plans;     // planned anew
-  int64_t launches;         // programs executed
+  int64_t records;       // ops recorded
+  int64_t predicted;     // of these, matched by prediction
+  int64_t flushes;       // windows launched
+  int64_t window_hits;   // of these, already planned
+  int64_t window_plans;  // planned anew
+  int64_t launches;      // programs executed
 } tpu_engine_stats_t;
 void tpu_engine_stats(const tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
 

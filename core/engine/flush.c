@@ -21,19 +21,19 @@ struct tpui_flight_t {
   tpui_variant_t* variant;  // borrowed; in_flight keeps it
   tpui_plan_t* plan;
   tpu_job_t job;
-  tpu_value_t** values;     // [value_count] entries turn NULL when the value dies
+  tpu_value_t** values;  // [value_count] entries turn NULL when the value dies
   tpui_undo_t* undo;
   size_t undo_count;
   tpui_flight_t* next_free;
-  void* memory;             // of the arrays above, reused from job to job
+  void* memory;  // of the arrays above, reused from job to job
   size_t capacity;
 };
 
 /* flags: one byte per value (live), then one per external (nobody else holds it). */
 static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** out_dead) {
   const tpu_recorder_t* r = &e->recorder;
-  TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->flags, &e->flags_capacity,
-                               r->value_count + r->external_count + 1, 1));
+  TPU_RETURN_IF_ERROR(
+      tpu_grow((void**)&e->flags, &e->flags_capacity, r->value_count + r->external_count + 1, 1));
   uint8_t *live = e->flags, *dead = e->flags + r->value_count;
   for (size_t v = 0; v < r->value_count; ++v) live[v] = r->values[v] != NULL;
   for (size_t i = 0; i < r->external_count; ++i) {
@@ -306,8 +306,7 @@ void tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
 static void log_window(const tpu_window_t* window, const tpui_variant_t* variant) {
   if (tpu_log_enabled(TPU_LOG_FLUSH)) {
     tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> %u programs",
-            window->record_count, window->value_count, window->external_count,
-            variant->step_count);
+            window->record_count, window->value_count, window->external_count, variant->step_count);
   }
   if (!tpu_log_enabled(TPU_LOG_TRACE)) return;
   tpu_strbuf_t text = {0};
@@ -368,8 +367,7 @@ tpu_status_t tpui_flush(tpu_engine_t* e) {
 }
 
 void tpui_told(tpu_engine_t* e, tpu_status_t error) {
-  if (e->pending_error == NULL ||
-      tpu_status_code(error) != tpu_status_code(e->pending_error) ||
+  if (e->pending_error == NULL || tpu_status_code(error) != tpu_status_code(e->pending_error) ||
       strcmp(tpu_status_message(error), tpu_status_message(e->pending_error)) != 0) {
     return;
   }

@@ -18,22 +18,22 @@
 #define TPUI_SLAB_STORAGES 256
 
 struct tpu_storage_t {
-  _Atomic int32_t refs;     // any thread
+  _Atomic int32_t refs;  // any thread
   tpu_engine_t* engine;
-  tpu_value_t* value;       // NULL: no content yet, reads as zeros; see tpui_storage_set
+  tpu_value_t* value;            // NULL: no content yet, reads as zeros; see tpui_storage_set
   _Atomic tpu_meta_id_t layout;  // value's metadata, 0 without one; read by any thread
   int64_t nbytes;
   void* address;
-  uint64_t serial;          // never reused, unlike the pointer
+  uint64_t serial;  // never reused, unlike the pointer
   tpu_storage_t* next_free;
 };
 
 /* What a storage held before a record of this window wrote it: the way back if that record fails. */
 typedef struct tpui_undo_t {
-  uint64_t storage;      // serial
-  uint32_t number;       // window number of the value that replaced it
-  tpu_value_t* old;      // READY and retained, or NULL when it was a result of this window ...
-  uint32_t old_number;   // ... with this number
+  uint64_t storage;     // serial
+  uint32_t number;      // window number of the value that replaced it
+  tpu_value_t* old;     // READY and retained, or NULL when it was a result of this window ...
+  uint32_t old_number;  // ... with this number
 } tpui_undo_t;
 
 /* Records after which a window without a sync is searched for a loop. */
@@ -50,17 +50,17 @@ struct tpu_engine_t {
   tpu_device_t* device;
   tpu_compiler_t* compiler;
   _Atomic tpu_eager_mode_t mode;  // read by any thread
-  uint32_t window_limit;       // most records in a window
-  uint32_t flush_at;           // records at which this window is launched unasked
-  uint32_t loop_length;        // records of some turns of a loop that never syncs; 0: none known
-  uint32_t loop_misses;        // its windows in a row that were not expected
+  uint32_t window_limit;          // most records in a window
+  uint32_t flush_at;              // records at which this window is launched unasked
+  uint32_t loop_length;           // records of some turns of a loop that never syncs; 0: none known
+  uint32_t loop_misses;           // its windows in a row that were not expected
   tpu_partition_options_t partition;
 
   tpu_value_pool_t pool;
   tpu_recorder_t recorder;
   tpu_memo_t* memo;
   tpu_address_space_t* addresses;
-  tpui_capture_t* capture;     // NULL while nobody captures
+  tpui_capture_t* capture;  // NULL while nobody captures
   tpu_storage_t* free_storages;
   tpu_storage_t** storage_slabs;
   size_t storage_slab_count, storage_slab_capacity;
@@ -70,14 +70,14 @@ struct tpu_engine_t {
   size_t undo_count, undo_capacity;
 
   tpui_plan_cache_t plans;
-  tpui_plan_t* last_plan;      // whose successor is expected next
+  tpui_plan_t* last_plan;  // whose successor is expected next
 
-  uint8_t* flags;              // scratch of a flush: live values, then dead externals
+  uint8_t* flags;  // scratch of a flush: live values, then dead externals
   size_t flags_capacity;
   tpu_queue_t* queue;
-  pthread_cond_t landed;       // a queued flight finished
-  int in_flight;               // queued and not finished
-  uint64_t flight_serial;      // of the newest flight
+  pthread_cond_t landed;   // a queued flight finished
+  int in_flight;           // queued and not finished
+  uint64_t flight_serial;  // of the newest flight
   tpui_flight_t* free_flights;
 
   tpu_status_t pending_error;  // of a launch that nobody has been told about
@@ -126,12 +126,11 @@ TPU_MUST_USE tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* 
 /* Records an internal op with one result. operands[k].storage values must not be needed: operands
  * are values here. */
 typedef struct tpui_internal_operand_t {
-  tpu_value_t* value;   // NULL: the scalar `number` with `view` as its view word
+  tpu_value_t* value;  // NULL: the scalar `number` with `view` as its view word
   tpu_meta_id_t view;
-  int64_t number;       // offset of the view, or the scalar
+  int64_t number;  // offset of the view, or the scalar
 } tpui_internal_operand_t;
-TPU_MUST_USE tpu_status_t tpui_record_internal(tpu_engine_t* engine, tpu_op_t op,
-                                               int operand_count,
+TPU_MUST_USE tpu_status_t tpui_record_internal(tpu_engine_t* engine, tpu_op_t op, int operand_count,
                                                const tpui_internal_operand_t* operands,
                                                tpu_meta_id_t result, tpu_value_t** out_value);
 /* Writes `value` (taken; sizes of `view`) into the part of the storage that the view names. */

@@ -18,21 +18,21 @@ typedef struct tpui_variant_t {
   tpu_slot_t* slot_values;  // [slot_count] the fixed numbers
   uint8_t* live;            // [value_count] outputs
   uint32_t step_count;
-  tpu_step_t* steps;        // owned
-  bool heavy;               // worth a thread switch
-  bool single;              // one program per op, since larger ones could not be compiled
-  bool broken;              // some op could not be compiled alone either: never fits again
+  tpu_step_t* steps;  // owned
+  bool heavy;         // worth a thread switch
+  bool single;        // one program per op, since larger ones could not be compiled
+  bool broken;        // some op could not be compiled alone either: never fits again
 } tpui_variant_t;
 
 #define TPUI_MAX_VARIANTS 8
 
 typedef struct tpui_plan_t {
   uint64_t hash;
-  tpu_window_t window;        // owned copy, without slots
+  tpu_window_t window;  // owned copy, without slots
   void* window_memory;
   int variant_count;
   tpui_variant_t* variants[TPUI_MAX_VARIANTS];  // newest first
-  struct tpui_plan_t* next;   // plan of the window that followed last time; may be gone: see cache
+  struct tpui_plan_t* next;  // plan of the window that followed last time; may be gone: see cache
   uint64_t last_use;
 } tpui_plan_t;
 

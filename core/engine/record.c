@@ -37,8 +37,7 @@ static void push_operands(tpu_recorder_t* recorder, const tpu_call_t* call) {
         tpu_recorder_scalar(recorder, (tpu_dtype_t)operand->scalar_dtype, operand->wrapped, 0,
                             (tpu_slot_t){.as_int = operand->number_int});
         break;
-      default:
-        tpu_recorder_none(recorder);
+      default: tpu_recorder_none(recorder);
     }
   }
 }
@@ -194,8 +193,8 @@ static tpu_status_t scratch_open(scratch_t* s, const tpu_call_t* call) {
 
 static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* s,
                                   bool* out_unknown) {
-  TPU_RETURN_IF_ERROR(tpui_prepare_operands(call->operand_count, call->operands,
-                                            tpu_op_info(call->op)->name));
+  TPU_RETURN_IF_ERROR(
+      tpui_prepare_operands(call->operand_count, call->operands, tpu_op_info(call->op)->name));
   if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
   TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, call->operand_count, call->result_count));
   push_operands(&e->recorder, call);

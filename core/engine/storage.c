@@ -19,8 +19,8 @@ static tpu_status_t grow_storages(tpu_engine_t* e) {
 tpu_status_t tpui_storage_create(tpu_engine_t* e, int64_t nbytes, tpu_storage_t** out_storage) {
   *out_storage = NULL;
   if (TPU_UNLIKELY(nbytes < 0)) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "a storage of %lld bytes: size must not be negative",
-                           (long long)nbytes);
+    return tpu_status_make(TPU_INVALID_ARGUMENT,
+                           "a storage of %lld bytes: size must not be negative", (long long)nbytes);
   }
   if (TPU_UNLIKELY(e->free_storages == NULL)) TPU_RETURN_IF_ERROR(grow_storages(e));
   tpu_storage_t* storage = e->free_storages;
@@ -54,8 +54,8 @@ void tpu_storage_release(tpu_storage_t* storage) {
   if (storage == NULL) return;
   int32_t refs = atomic_load_explicit(&storage->refs, memory_order_relaxed);
   while (refs > 1) {
-    if (atomic_compare_exchange_weak_explicit(&storage->refs, &refs, refs - 1,
-                                              memory_order_release, memory_order_relaxed)) {
+    if (atomic_compare_exchange_weak_explicit(&storage->refs, &refs, refs - 1, memory_order_release,
+                                              memory_order_relaxed)) {
       return;
     }
   }
@@ -139,8 +139,8 @@ bool tpui_value_adopt(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buffer,
 }
 
 static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t number) {
-  TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1,
-                               sizeof(tpui_undo_t)));
+  TPU_RETURN_IF_ERROR(
+      tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1, sizeof(tpui_undo_t)));
   tpu_value_t* old = storage->value;
   tpui_undo_t undo = {.storage = storage->serial, .number = number};
   if (old->state != TPU_VALUE_RECORDED) {
@@ -234,8 +234,8 @@ static tpu_status_t resize_content(tpu_storage_t* storage, int64_t nbytes) {
   tpu_status_t status = tpu_meta_intern_contiguous(dtype, 1, &size, &result);
   if (status == NULL) {
     tpui_internal_operand_t operand = {.value = flat, .view = flat->meta};
-    status = tpui_record_internal(storage->engine, TPU_OP_STORAGE_RESIZE, 1, &operand, result,
-                                  &resized);
+    status =
+        tpui_record_internal(storage->engine, TPU_OP_STORAGE_RESIZE, 1, &operand, result, &resized);
   }
   tpu_value_release(&storage->engine->pool, flat);
   return status == NULL ? tpui_storage_bind(storage, resized, false) : status;

@@ -24,10 +24,10 @@ struct tpu_template_t {
   tpu_slot_t* slots;
   tpu_meta_id_t* input_views;  // what each input must look like; 0 for those that are no tensors
   uint32_t input_count;
-  tpu_value_t** constants;     // retained
+  tpu_value_t** constants;  // retained
   uint32_t constant_count;
-  uint32_t* results;           // per result, the number of an own value ...
-  tpu_meta_id_t* result_views; // ... and how the tensor over it looks
+  uint32_t* results;            // per result, the number of an own value ...
+  tpu_meta_id_t* result_views;  // ... and how the tensor over it looks
   uint32_t result_count;
 };
 
@@ -40,8 +40,8 @@ typedef struct tpui_captured_input_t {
 
 typedef struct tpui_capture_t {
   pthread_t thread;
-  const char* obstacle;   // why these records can be no template
-  bool interrupted;       // another thread came between: no template, but only this time
+  const char* obstacle;  // why these records can be no template
+  bool interrupted;      // another thread came between: no template, but only this time
   uint32_t first_record, first_value;
   uint64_t first_serial;  // storages with greater ones were made inside
   tpui_captured_input_t* inputs;

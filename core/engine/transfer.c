@@ -30,8 +30,7 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
     return NULL;
   }
   tpu_meta_id_t dense;
-  TPU_RETURN_IF_ERROR(
-      tpu_meta_intern_contiguous(view->dtype, view->rank, view->sizes, &dense));
+  TPU_RETURN_IF_ERROR(tpu_meta_intern_contiguous(view->dtype, view->rank, view->sizes, &dense));
   tpui_internal_operand_t operand = {
       .value = value, .view = tensor->view, .number = tensor->offset};
   return tpui_record_internal(e, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
@@ -115,8 +114,8 @@ tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_
         tpu_meta_intern_contiguous(meta->dtype, meta->rank, meta->sizes, &value_meta));
   }
   tpu_buffer_t* buffer = NULL;
-  TPU_RETURN_IF_ERROR(tpu_buffer_from_host(engine->device, src, meta->dtype, meta->rank,
-                                           meta->sizes, &buffer));
+  TPU_RETURN_IF_ERROR(
+      tpu_buffer_from_host(engine->device, src, meta->dtype, meta->rank, meta->sizes, &buffer));
   tpu_mutex_lock(&engine->lock);
   tpu_status_t status = write_locked(engine, storage, view, offset, value_meta, buffer);
   tpu_mutex_unlock(&engine->lock);

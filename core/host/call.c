@@ -15,12 +15,15 @@ typedef struct decoded_t {
 
 static tpu_dtype_t dtype_of(int32_t code) {
   static const uint8_t dtypes[] = {
-      [FFI_PRED] = TPU_BOOL,   [FFI_S8] = TPU_I8,       [FFI_S16] = TPU_I16,
-      [FFI_S32] = TPU_I32,     [FFI_S64] = TPU_I64,     [FFI_U8] = TPU_U8,
-      [FFI_U16] = TPU_U16,     [FFI_U32] = TPU_U32,     [FFI_U64] = TPU_U64,
-      [FFI_F16] = TPU_F16,     [FFI_F32] = TPU_F32,     [FFI_F64] = TPU_F64,
-      [FFI_C64] = TPU_C64,     [FFI_BF16] = TPU_BF16,   [FFI_C128] = TPU_C128,
-      [FFI_F8E5M2] = TPU_F8E5M2, [FFI_F8E4M3FN] = TPU_F8E4M3FN,
+      [FFI_PRED] = TPU_BOOL,         [FFI_S8] = TPU_I8,
+      [FFI_S16] = TPU_I16,           [FFI_S32] = TPU_I32,
+      [FFI_S64] = TPU_I64,           [FFI_U8] = TPU_U8,
+      [FFI_U16] = TPU_U16,           [FFI_U32] = TPU_U32,
+      [FFI_U64] = TPU_U64,           [FFI_F16] = TPU_F16,
+      [FFI_F32] = TPU_F32,           [FFI_F64] = TPU_F64,
+      [FFI_C64] = TPU_C64,           [FFI_BF16] = TPU_BF16,
+      [FFI_C128] = TPU_C128,         [FFI_F8E5M2] = TPU_F8E5M2,
+      [FFI_F8E4M3FN] = TPU_F8E4M3FN,
   };
   bool known = code >= 0 && (size_t)code < sizeof(dtypes);
   return known ? (tpu_dtype_t)dtypes[code] : TPU_DTYPE_INVALID;
@@ -189,8 +192,7 @@ static tpu_status_t choose_version(const ffi_api_version_t* theirs, int* out_min
 
 static ffi_error_t* answer(const ffi_call_t* call, ffi_metadata_t* metadata) {
   int minor = FFI_MINOR_VERSION;
-  tpu_status_t status =
-      call->api != NULL ? choose_version(&call->api->version, &minor) : NULL;
+  tpu_status_t status = call->api != NULL ? choose_version(&call->api->version, &minor) : NULL;
   if (status != NULL) return to_error(call, status);
   metadata->api_version.major_version = FFI_MAJOR_VERSION;
   metadata->api_version.minor_version = minor;

@@ -6,11 +6,11 @@
 #include "host/wide.h"
 
 /* Sign, magnitude: negative numbers are turned around, -0 becomes 0, NaN the greatest key. */
-#define FLOAT_KEY(name, type, sign, infinity)                     \
-  static inline type name(type bits) {                            \
-    type magnitude = (type)(bits & (type)~(sign));                \
-    if (magnitude > (infinity)) return (type)~(type)0;            \
-    if (magnitude == 0) bits = 0;                                 \
+#define FLOAT_KEY(name, type, sign, infinity)                                  \
+  static inline type name(type bits) {                                         \
+    type magnitude = (type)(bits & (type) ~(sign));                            \
+    if (magnitude > (infinity)) return (type) ~(type)0;                        \
+    if (magnitude == 0) bits = 0;                                              \
     return (type)((bits & (sign)) != 0 ? (type)~bits : (type)(bits | (sign))); \
   }
 FLOAT_KEY(key_f16, uint16_t, 0x8000u, 0x7c00u)
@@ -28,13 +28,13 @@ static inline uint32_t key_i16(int16_t x) { return (uint32_t)(x + 32768); }
 static inline uint32_t key_i32(uint32_t x) { return x ^ 0x80000000u; }
 static inline uint64_t key_i64(uint64_t x) { return x ^ UINT64_C(1) << 63; }
 
-#define PACK(name, type)                                                                        \
-  static void pack_##name(const void* line, int64_t count, uint32_t flip, uint64_t* out) {      \
-    const type* x = line;                                                                       \
-    for (int64_t i = 0; i < count; ++i) {                                                       \
-      uint32_t key = (uint32_t)key_##name(x[i]) ^ flip;                                         \
-      out[i] = (uint64_t)key << 32 | (uint32_t)i;                                               \
-    }                                                                                           \
+#define PACK(name, type)                                                                   \
+  static void pack_##name(const void* line, int64_t count, uint32_t flip, uint64_t* out) { \
+    const type* x = line;                                                                  \
+    for (int64_t i = 0; i < count; ++i) {                                                  \
+      uint32_t key = (uint32_t)key_##name(x[i]) ^ flip;                                    \
+      out[i] = (uint64_t)key << 32 | (uint32_t)i;                                          \
+    }                                                                                      \
   }
 PACK(bool, uint8_t)
 PACK(u8, uint8_t)
@@ -51,28 +51,28 @@ typedef struct range_t {
   uint64_t least, greatest;
 } range_t;
 
-#define WIDE(name)                                                                         \
-  static range_t range_##name(const uint64_t* x, int64_t count, uint64_t flip) {           \
-    range_t r = {UINT64_MAX, 0};                                                           \
-    for (int64_t i = 0; i < count; ++i) {                                                  \
-      uint64_t key = key_##name(x[i]) ^ flip;                                              \
-      r.least = key < r.least ? key : r.least;                                             \
-      r.greatest = key > r.greatest ? key : r.greatest;                                    \
-    }                                                                                      \
-    return r;                                                                              \
-  }                                                                                        \
-  static void head_##name(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least, \
-                          int shift, uint64_t* out) {                                      \
-    for (int64_t i = 0; i < count; ++i) {                                                  \
-      uint64_t key = ((key_##name(x[i]) ^ flip) - least) >> shift;                         \
-      out[i] = key << 32 | (uint32_t)i;                                                    \
-    }                                                                                      \
-  }                                                                                        \
-  static uint64_t one_##name(uint64_t x) { return key_##name(x); }                         \
+#define WIDE(name)                                                                             \
+  static range_t range_##name(const uint64_t* x, int64_t count, uint64_t flip) {               \
+    range_t r = {UINT64_MAX, 0};                                                               \
+    for (int64_t i = 0; i < count; ++i) {                                                      \
+      uint64_t key = key_##name(x[i]) ^ flip;                                                  \
+      r.least = key < r.least ? key : r.least;                                                 \
+      r.greatest = key > r.greatest ? key : r.greatest;                                        \
+    }                                                                                          \
+    return r;                                                                                  \
+  }                                                                                            \
+  static void head_##name(const uint64_t* x, int64_t count, uint64_t flip, uint64_t least,     \
+                          int shift, uint64_t* out) {                                          \
+    for (int64_t i = 0; i < count; ++i) {                                                      \
+      uint64_t key = ((key_##name(x[i]) ^ flip) - least) >> shift;                             \
+      out[i] = key << 32 | (uint32_t)i;                                                        \
+    }                                                                                          \
+  }                                                                                            \
+  static uint64_t one_##name(uint64_t x) { return key_##name(x); }                             \
   static void wide_##name(const uint64_t* x, int64_t count, uint64_t flip, tpui_wide_t* out) { \
-    for (int64_t i = 0; i < count; ++i) {                                                  \
-      out[i] = (tpui_wide_t){key_##name(x[i]) ^ flip, (uint64_t)i};                        \
-    }                                                                                      \
+    for (int64_t i = 0; i < count; ++i) {                                                      \
+      out[i] = (tpui_wide_t){key_##name(x[i]) ^ flip, (uint64_t)i};                            \
+    }                                                                                          \
   }
 WIDE(i64)
 WIDE(u64)
@@ -176,9 +176,9 @@ void tpui_order_widen(tpu_dtype_t dtype, const void* line, int64_t count, bool d
   key_types[dtype].wide(line, count, descending ? UINT64_MAX : 0, out);
 }
 
-#define GATHER(type)                                                                       \
+#define GATHER(type)                                                                      \
   static void gather_##type(const type* x, int64_t count, const int64_t* at, type* out) { \
-    for (int64_t k = 0; k < count; ++k) out[k] = x[at[k]];                                 \
+    for (int64_t k = 0; k < count; ++k) out[k] = x[at[k]];                                \
   }
 GATHER(uint8_t)
 GATHER(uint16_t)

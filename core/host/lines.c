@@ -59,16 +59,18 @@ tpu_status_t tpui_line_walk_init(const tpu_host_call_t* call, int64_t dim,
 
 /* Copies `count` neighbouring lines between the tensor (row e at rows + e * row_bytes) and
  * contiguous lines. Loops are written per element size, so that the inner one is a plain move. */
-#define COPY_BLOCK(type)                                                              \
+#define COPY_BLOCK(type)                                                                    \
   static void copy_block_##type(char* rows, int64_t row_bytes, type* lines, int64_t length, \
-                                int64_t count, bool into_lines) {                     \
-    for (int64_t e = 0; e < length; ++e) {                                            \
-      type* row = (type*)(rows + e * row_bytes);                                      \
-      for (int64_t i = 0; i < count; ++i) {                                           \
-        if (into_lines) lines[i * length + e] = row[i];                               \
-        else row[i] = lines[i * length + e];                                          \
-      }                                                                               \
-    }                                                                                 \
+                                int64_t count, bool into_lines) {                           \
+    for (int64_t e = 0; e < length; ++e) {                                                  \
+      type* row = (type*)(rows + e * row_bytes);                                            \
+      for (int64_t i = 0; i < count; ++i) {                                                 \
+        if (into_lines)                                                                     \
+          lines[i * length + e] = row[i];                                                   \
+        else                                                                                \
+          row[i] = lines[i * length + e];                                                   \
+      }                                                                                     \
+    }                                                                                       \
   }
 COPY_BLOCK(uint8_t)
 COPY_BLOCK(uint16_t)

@@ -25,7 +25,7 @@ typedef struct tpui_line_walk_t {
   int64_t outer, inner;
   int tensor_count, operand_count;  // operands come first
   tpui_line_tensor_t tensors[TPUI_MAX_LINE_TENSORS];
-  size_t scratch_bytes;             // per worker, aligned for uint64_t, not zeroed
+  size_t scratch_bytes;  // per worker, aligned for uint64_t, not zeroed
   tpui_line_fn_t function;
   void* arg;
 } tpui_line_walk_t;

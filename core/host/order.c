@@ -6,8 +6,8 @@
 
 #include "host/wide.h"
 
-enum { SHORT_LINE = 32 };           // sorted by insertion
-enum { LONG_LINE = 4096 };          // worth larger digits
+enum { SHORT_LINE = 32 };   // sorted by insertion
+enum { LONG_LINE = 4096 };  // worth larger digits
 enum { SMALL_DIGIT = 8, LARGE_DIGIT = 11, MAX_PASSES = 8 };
 enum { MAX_BUCKETS = 1 << LARGE_DIGIT };
 

@@ -3,10 +3,10 @@
 #include "host/host_internal.h"
 
 /* FFI handlers carry no data of ours, so each kernel gets a function of its own. */
-#define TPU_HOST_KERNEL(name, operands, results)                                         \
-  static ffi_error_t* handle_##name(ffi_call_t* call) {                                  \
+#define TPU_HOST_KERNEL(name, operands, results)                                                 \
+  static ffi_error_t* handle_##name(ffi_call_t* call) {                                          \
     static const tpui_host_row_t row = {"tpu_host_" #name, tpui_host_##name, operands, results}; \
-    return tpui_host_handle(&row, call);                                                 \
+    return tpui_host_handle(&row, call);                                                         \
   }
 #include "host/host_kernels.def"
 #undef TPU_HOST_KERNEL

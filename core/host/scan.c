@@ -31,17 +31,17 @@ static tpu_status_t check(const tpu_host_call_t* call, tpui_line_walk_t* walk, t
 /* --- sums and products --- */
 
 /* `sum_type` is what PyTorch adds up in; signed integers wrap, so they are added as unsigned. */
-#define CUMULATIVE(name, type, sum_type, first, operator)                               \
-  static tpu_status_t name##_line(void* arg, void* scratch, void* const* lines) {       \
-    (void)scratch;                                                                      \
-    const type* x = lines[0];                                                           \
-    type* out = lines[1];                                                               \
-    sum_type sum = first;                                                               \
-    for (int64_t i = 0, n = ((const task_t*)arg)->length; i < n; ++i) {                 \
-      sum = sum operator (sum_type)x[i];                                                \
-      out[i] = (type)sum;                                                               \
-    }                                                                                   \
-    return NULL;                                                                        \
+#define CUMULATIVE(name, type, sum_type, first, operator)                         \
+  static tpu_status_t name##_line(void* arg, void* scratch, void* const* lines) { \
+    (void)scratch;                                                                \
+    const type* x = lines[0];                                                     \
+    type* out = lines[1];                                                         \
+    sum_type sum = first;                                                         \
+    for (int64_t i = 0, n = ((const task_t*)arg)->length; i < n; ++i) {           \
+      sum = sum operator(sum_type) x[i];                                          \
+      out[i] = (type)sum;                                                         \
+    }                                                                             \
+    return NULL;                                                                  \
   }
 CUMULATIVE(sum_f32, float, double, 0, +)
 CUMULATIVE(sum_f64, double, double, 0, +)

@@ -5,10 +5,10 @@
 
 typedef struct task_t {
   tpu_dtype_t dtype;
-  int64_t length;    // of the sorted lines
-  int64_t k;         // topk
+  int64_t length;  // of the sorted lines
+  int64_t k;       // topk
   bool descending;
-  bool has_values;   // result 0 is the values
+  bool has_values;  // result 0 is the values
 } task_t;
 
 static tpu_status_t check(const tpu_host_call_t* call, tpui_line_walk_t* walk, task_t* task) {

@@ -70,8 +70,7 @@ static tpu_status_t pack_doubles(tpu_job_t* job, const tpu_step_t* step,
   if (count > 64) TPU_RETURN_IF_ERROR(tpu_calloc((size_t)count, sizeof(double), &memory));
   double* numbers = memory;
   for (int64_t i = 0; i < count; ++i) numbers[i] = job->slots[step->doubles[i].slot].as_double;
-  tpu_status_t status =
-      tpu_buffer_from_host(job->device, numbers, TPU_F64, 1, &count, out_buffer);
+  tpu_status_t status = tpu_buffer_from_host(job->device, numbers, TPU_F64, 1, &count, out_buffer);
   if (memory != inline_numbers) tpu_free(memory);
   return status;
 }

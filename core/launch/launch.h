@@ -18,18 +18,18 @@ typedef struct tpu_step_t {
   tpu_op_t op;                   // first op, for error texts
   uint32_t record_count;
   uint32_t input_count;
-  uint32_t* inputs;              // references
-  uint8_t* donatable;            // [input_count + packed] the program may take the content
+  uint32_t* inputs;    // references
+  uint8_t* donatable;  // [input_count + packed] the program may take the content
   uint32_t output_count;
-  uint32_t* outputs;             // window value numbers
+  uint32_t* outputs;  // window value numbers
   int64_t* output_bytes;
   uint32_t double_count, int_count;
   tpu_packed_slot_t* doubles;
   tpu_packed_slot_t* ints;
-  tpu_view_plan_t** int_plans;   // [int_count] where a factor's start is packed: the view's plan
-                                 // that the program was written for; owned
+  tpu_view_plan_t** int_plans;  // [int_count] where a factor's start is packed: the view's plan
+                                // that the program was written for; owned
   uint32_t release_count;
-  uint32_t* releases;            // window values that no later step reads and nobody else holds
+  uint32_t* releases;  // window values that no later step reads and nobody else holds
 } tpu_step_t;
 
 typedef struct tpu_job_t {
@@ -40,11 +40,11 @@ typedef struct tpu_job_t {
   const uint8_t* external_dead;  // nobody but the job holds it: its content may be taken
   uint32_t external_count;
   uint32_t value_count;
-  tpu_buffer_t** buffers;        // [value_count] results so far; NULL before and after failures
+  tpu_buffer_t** buffers;  // [value_count] results so far; NULL before and after failures
   const tpu_slot_t* slots;
-  int64_t launches;              // out: programs executed
-  tpu_status_t error;            // out: the first failure; owned
-  bool inherited;                // out: it is the failure of an external value
+  int64_t launches;    // out: programs executed
+  tpu_status_t error;  // out: the first failure; owned
+  bool inherited;      // out: it is the failure of an external value
 } tpu_job_t;
 
 /* Plans the views whose starts are packed, at the offsets in `slots`. Fills step->int_plans. */

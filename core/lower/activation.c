@@ -29,8 +29,8 @@ void tpui_lower_gelu(const tpui_lowering_t* op) {
   } else {
     inner = tpui_chlo(b, "erf", tpui_binary_constant(b, "multiply", x, sqrt(0.5)));
   }
-  tpui_hlo_t cdf = tpui_binary_constant(
-      b, "multiply", tpui_binary_constant(b, "add", inner, 1.0), 0.5);
+  tpui_hlo_t cdf =
+      tpui_binary_constant(b, "multiply", tpui_binary_constant(b, "add", inner, 1.0), 0.5);
   tpui_set_pointwise(op, 0, tpui_binary(b, "multiply", x, cdf));
 }
 
@@ -89,8 +89,8 @@ void tpui_lower_softplus(const tpui_lowering_t* op) {
 void tpui_lower_mish(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
-  tpui_set_pointwise(
-      op, 0, tpui_binary(b, "multiply", x, tpui_unary(b, "tanh", tpui_softplus(b, x))));
+  tpui_set_pointwise(op, 0,
+                     tpui_binary(b, "multiply", x, tpui_unary(b, "tanh", tpui_softplus(b, x))));
 }
 
 /* Results: log(sigmoid(x)) and the buffer exp(-|x|), which PyTorch leaves empty on some devices. */
@@ -98,8 +98,9 @@ void tpui_lower_log_sigmoid(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
   tpui_hlo_t tail = tpui_unary(b, "exponential", tpui_unary(b, "negate", tpui_unary(b, "abs", x)));
-  tpui_set_pointwise(op, 0, tpui_binary(b, "subtract", tpui_binary_constant(b, "minimum", x, 0.0),
-                                        tpui_unary(b, "log_plus_one", tail)));
+  tpui_set_pointwise(op, 0,
+                     tpui_binary(b, "subtract", tpui_binary_constant(b, "minimum", x, 0.0),
+                                 tpui_unary(b, "log_plus_one", tail)));
   const tpu_meta_t* buffer = tpui_result_meta(op, 1);
   if (buffer == NULL) return;
   if (buffer->numel == 0) tail = tpui_full(b, tail.dtype, 0.0, buffer->rank, buffer->sizes);
@@ -127,8 +128,8 @@ void tpui_lower_softshrink(const tpui_lowering_t* op) {
   tpui_hlo_t low = tpui_unary(b, "negate", l);
   tpui_hlo_t rest = tpui_select(b, tpui_compare(b, "LT", x, low), tpui_binary(b, "add", x, l),
                                 tpui_binary_constant(b, "multiply", x, 0.0));
-  tpui_set_pointwise(op, 0, tpui_select(b, tpui_compare(b, "GT", x, l),
-                                        tpui_binary(b, "subtract", x, l), rest));
+  tpui_set_pointwise(
+      op, 0, tpui_select(b, tpui_compare(b, "GT", x, l), tpui_binary(b, "subtract", x, l), rest));
 }
 
 /* BOOL: -l <= x <= l */
@@ -140,8 +141,7 @@ static tpui_hlo_t within(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t l) {
 /* hardshrink(self, lambda) */
 void tpui_lower_hardshrink(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0), l = tpui_operand_as(op, 1, x.dtype);
-  tpui_set_pointwise(
-      op, 0, tpui_select(op->b, within(op->b, x, l), tpui_like(op->b, x, 0.0), x));
+  tpui_set_pointwise(op, 0, tpui_select(op->b, within(op->b, x, l), tpui_like(op->b, x, 0.0), x));
 }
 
 /* softshrink_backward and hardshrink_backward(grad, self, lambda) */
@@ -180,10 +180,9 @@ void tpui_lower_glu_backward(const tpui_lowering_t* op) {
   int64_t size = x.sizes[dim];
   tpui_hlo_t value = tpui_slice_dim(b, x, dim, 0, size / 2);
   tpui_hlo_t gate = tpui_sigmoid(b, tpui_slice_dim(b, x, dim, size / 2, size));
-  tpui_hlo_t slope = tpui_binary(
-      b, "multiply", gate, tpui_binary(b, "subtract", tpui_like(b, gate, 1.0), gate));
-  tpui_hlo_t parts[2] = {
-      tpui_binary(b, "multiply", g, gate),
-      tpui_binary(b, "multiply", g, tpui_binary(b, "multiply", value, slope))};
+  tpui_hlo_t slope =
+      tpui_binary(b, "multiply", gate, tpui_binary(b, "subtract", tpui_like(b, gate, 1.0), gate));
+  tpui_hlo_t parts[2] = {tpui_binary(b, "multiply", g, gate),
+                         tpui_binary(b, "multiply", g, tpui_binary(b, "multiply", value, slope))};
   tpui_set_result(op, 0, tpui_concatenate(b, 2, parts, dim));
 }

@@ -24,23 +24,24 @@ void tpui_lower_threshold_backward(const tpui_lowering_t* op) {
 static tpui_hlo_t gelu_slope_tanh(tpui_builder_t* b, tpui_hlo_t x) {
   const double scale = sqrt(2.0 / M_PI), cubic = 0.044715;
   tpui_hlo_t square = mul(b, x, x);
-  tpui_hlo_t inner = tpui_binary(
-      b, "add", x, tpui_binary_constant(b, "multiply", mul(b, square, x), cubic));
+  tpui_hlo_t inner =
+      tpui_binary(b, "add", x, tpui_binary_constant(b, "multiply", mul(b, square, x), cubic));
   tpui_hlo_t t = tpui_unary(b, "tanh", tpui_binary_constant(b, "multiply", inner, scale));
   tpui_hlo_t left = tpui_binary_constant(b, "add", t, 1.0);
   left = tpui_binary_constant(b, "multiply", left, 0.5);
-  tpui_hlo_t steep = tpui_binary_constant(
-      b, "add", tpui_binary_constant(b, "multiply", square, 3.0 * cubic), 1.0);
-  tpui_hlo_t right = mul(b, mul(b, tpui_binary_constant(b, "multiply", x, 0.5 * scale),
-                                one_minus(b, mul(b, t, t))), steep);
+  tpui_hlo_t steep =
+      tpui_binary_constant(b, "add", tpui_binary_constant(b, "multiply", square, 3.0 * cubic), 1.0);
+  tpui_hlo_t right = mul(
+      b, mul(b, tpui_binary_constant(b, "multiply", x, 0.5 * scale), one_minus(b, mul(b, t, t))),
+      steep);
   return tpui_binary(b, "add", left, right);
 }
 
 static tpui_hlo_t gelu_slope_erf(tpui_builder_t* b, tpui_hlo_t x) {
   tpui_hlo_t e = tpui_chlo(b, "erf", tpui_binary_constant(b, "multiply", x, sqrt(0.5)));
   tpui_hlo_t cdf = tpui_binary_constant(b, "multiply", tpui_binary_constant(b, "add", e, 1.0), 0.5);
-  tpui_hlo_t pdf = tpui_unary(
-      b, "exponential", tpui_binary_constant(b, "multiply", mul(b, x, x), -0.5));
+  tpui_hlo_t pdf =
+      tpui_unary(b, "exponential", tpui_binary_constant(b, "multiply", mul(b, x, x), -0.5));
   pdf = tpui_binary_constant(b, "multiply", pdf, sqrt(0.5 / M_PI));
   return tpui_binary(b, "add", cdf, mul(b, x, pdf));
 }
@@ -49,8 +50,8 @@ static tpui_hlo_t gelu_slope_erf(tpui_builder_t* b, tpui_hlo_t x) {
 void tpui_lower_gelu_backward(const tpui_lowering_t* op) {
   tpui_hlo_t g = tpui_math_operand(op, 0), x = tpui_math_operand(op, 1);
   bool is_tanh = strcmp(tpu_attr_text(op->record->attrs, 0), "tanh") == 0;
-  tpui_set_pointwise(
-      op, 0, mul(op->b, g, is_tanh ? gelu_slope_tanh(op->b, x) : gelu_slope_erf(op->b, x)));
+  tpui_set_pointwise(op, 0,
+                     mul(op->b, g, is_tanh ? gelu_slope_tanh(op->b, x) : gelu_slope_erf(op->b, x)));
 }
 
 void tpui_lower_silu_backward(const tpui_lowering_t* op) {
@@ -107,18 +108,18 @@ void tpui_lower_hardsigmoid_backward(const tpui_lowering_t* op) {
   tpui_hlo_t g = tpui_math_operand(op, 0), x = tpui_math_operand(op, 1);
   tpui_hlo_t inside = tpui_binary(b, "and", tpui_compare_constant(b, "GT", x, -3.0),
                                   tpui_compare_constant(b, "LT", x, 3.0));
-  tpui_set_pointwise(op, 0, tpui_select(b, inside, tpui_binary_constant(b, "divide", g, 6.0),
-                                        tpui_like(b, g, 0.0)));
+  tpui_set_pointwise(
+      op, 0,
+      tpui_select(b, inside, tpui_binary_constant(b, "divide", g, 6.0), tpui_like(b, g, 0.0)));
 }
 
 void tpui_lower_hardswish_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t g = tpui_math_operand(op, 0), x = tpui_math_operand(op, 1);
-  tpui_hlo_t slope = tpui_binary_constant(
-      b, "add", tpui_binary_constant(b, "divide", x, 3.0), 0.5);
+  tpui_hlo_t slope = tpui_binary_constant(b, "add", tpui_binary_constant(b, "divide", x, 3.0), 0.5);
   tpui_hlo_t middle = tpui_select(b, tpui_compare_constant(b, "LT", x, 3.0), mul(b, g, slope), g);
-  tpui_set_pointwise(op, 0, tpui_select(b, tpui_compare_constant(b, "LE", x, -3.0),
-                                        tpui_like(b, g, 0.0), middle));
+  tpui_set_pointwise(
+      op, 0, tpui_select(b, tpui_compare_constant(b, "LE", x, -3.0), tpui_like(b, g, 0.0), middle));
 }
 
 /* softplus_backward(grad, self, beta, threshold) */
@@ -165,8 +166,8 @@ void tpui_lower_logit_backward(const tpui_lowering_t* op) {
   bool has_eps = tpui_has_operand(op, 2);
   tpui_hlo_t low = has_eps ? tpui_operand_as(op, 2, x.dtype) : tpui_like(b, x, 0.0);
   tpui_hlo_t high = one_minus(b, low);
-  tpui_hlo_t outside = tpui_binary(b, "or", tpui_compare(b, "LT", x, low),
-                                   tpui_compare(b, "GT", x, high));
+  tpui_hlo_t outside =
+      tpui_binary(b, "or", tpui_compare(b, "LT", x, low), tpui_compare(b, "GT", x, high));
   tpui_hlo_t inside = tpui_binary(b, "divide", g, mul(b, x, one_minus(b, x)));
   tpui_hlo_t edge = tpui_like(b, x, has_eps ? 0.0 : NAN);
   tpui_set_pointwise(op, 0, tpui_select(b, outside, edge, inside));

@@ -6,9 +6,9 @@
 #include "lower/pointwise.h"
 
 typedef struct channels_t {
-  tpui_dims_t dims;               // all but 1
-  int64_t sizes[TPU_MAX_RANK];    // 1, C, 1, ...
-  double count;                   // elements per channel
+  tpui_dims_t dims;             // all but 1
+  int64_t sizes[TPU_MAX_RANK];  // 1, C, 1, ...
+  double count;                 // elements per channel
 } channels_t;
 
 static channels_t channels_of(tpui_hlo_t x) {
@@ -27,8 +27,7 @@ static tpui_hlo_t mul(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
 }
 
 /* Operand k, one number per channel, broadcastable to x. */
-static tpui_hlo_t per_channel(const tpui_lowering_t* op, int k, tpui_hlo_t x,
-                              const channels_t* c) {
+static tpui_hlo_t per_channel(const tpui_lowering_t* op, int k, tpui_hlo_t x, const channels_t* c) {
   return tpui_reshape(op->b, tpui_operand_as(op, k, x.dtype), x.rank, c->sizes);
 }
 
@@ -133,8 +132,7 @@ void tpui_lower_batch_norm_backward(const tpui_lowering_t* op) {
   } else {
     mean = per_channel(op, 3, x, &c);
     tpui_hlo_t variance = per_channel(op, 4, x, &c);
-    rstd = tpui_unary(b, "rsqrt",
-                      tpui_binary(b, "add", variance, tpui_operand_as(op, 7, x.dtype)));
+    rstd = tpui_unary(b, "rsqrt", tpui_binary(b, "add", variance, tpui_operand_as(op, 7, x.dtype)));
   }
   tpui_hlo_t xhat = mul(b, tpui_binary(b, "subtract", x, mean), rstd);
   tpui_hlo_t scale = tpui_has_operand(op, 2) ? mul(b, rstd, per_channel(op, 2, x, &c)) : rstd;

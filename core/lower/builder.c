@@ -277,8 +277,8 @@ void tpui_raw_multi(tpui_builder_t* b, const char* name, int operand_count,
   }
   if (!tpui_ok(b)) return;
   for (int i = 0; i < result_count; ++i) {
-    out_results[i] = tpui_value_make(b, b->next_id + i, results[i].dtype, results[i].rank,
-                                     results[i].sizes);
+    out_results[i] =
+        tpui_value_make(b, b->next_id + i, results[i].dtype, results[i].rank, results[i].sizes);
   }
   if (!tpui_ok(b)) return;
   emit(b, name, operand_count, operands, attributes, region, result_count, results);

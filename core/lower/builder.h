@@ -15,7 +15,7 @@
 typedef struct tpui_builder_t tpui_builder_t;
 
 typedef struct tpui_hlo_t {
-  int32_t id;            // SSA number; -1 after an error
+  int32_t id;  // SSA number; -1 after an error
   tpu_dtype_t dtype;
   int32_t rank;
   const int64_t* sizes;  // borrowed from the builder
@@ -60,19 +60,19 @@ bool tpui_result_needed(const tpui_lowering_t* op, int k);
 
 /* --- constants and shapes --- */
 
-tpui_hlo_t tpui_constant(tpui_builder_t* b, tpu_dtype_t dtype, double value);          // rank 0
-tpui_hlo_t tpui_constant_int(tpui_builder_t* b, tpu_dtype_t dtype, int64_t value);     // rank 0
+tpui_hlo_t tpui_constant(tpui_builder_t* b, tpu_dtype_t dtype, double value);       // rank 0
+tpui_hlo_t tpui_constant_int(tpui_builder_t* b, tpu_dtype_t dtype, int64_t value);  // rank 0
 tpui_hlo_t tpui_full(tpui_builder_t* b, tpu_dtype_t dtype, double value, int rank,
                      const int64_t* sizes);
 /* Lowest/highest finite-or-infinite value of a dtype (identity of max/min), rank 0. */
 tpui_hlo_t tpui_lowest(tpui_builder_t* b, tpu_dtype_t dtype);
 tpui_hlo_t tpui_highest(tpui_builder_t* b, tpu_dtype_t dtype);
 tpui_hlo_t tpui_constant_ints(tpui_builder_t* b, tpu_dtype_t dtype, int count,
-                              const int64_t* values);                                  // rank 1
+                              const int64_t* values);  // rank 1
 tpui_hlo_t tpui_iota(tpui_builder_t* b, tpu_dtype_t dtype, int rank, const int64_t* sizes, int dim);
 
 tpui_hlo_t tpui_convert(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype);  // PyTorch's rules:
-                                         // to bool is x != 0, float to int truncates
+// to bool is x != 0, float to int truncates
 tpui_hlo_t tpui_bitcast(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype);  // equal byte size
 tpui_hlo_t tpui_reshape(tpui_builder_t* b, tpui_hlo_t x, int rank, const int64_t* sizes);
 tpui_hlo_t tpui_transpose(tpui_builder_t* b, tpui_hlo_t x, const int* permutation);
@@ -104,8 +104,8 @@ tpui_hlo_t tpui_is_nan(tpui_builder_t* b, tpui_hlo_t x);  // all false for integ
 
 /* --- moving data --- */
 
-tpui_hlo_t tpui_slice(tpui_builder_t* b, tpui_hlo_t x, const int64_t* starts,
-                      const int64_t* limits, const int64_t* steps /* NULL: 1 */);
+tpui_hlo_t tpui_slice(tpui_builder_t* b, tpui_hlo_t x, const int64_t* starts, const int64_t* limits,
+                      const int64_t* steps /* NULL: 1 */);
 tpui_hlo_t tpui_slice_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t start, int64_t limit);
 /* `starts`: `rank` rank-0 integer values of one dtype. */
 tpui_hlo_t tpui_dynamic_slice(tpui_builder_t* b, tpui_hlo_t x, const tpui_hlo_t* starts,
@@ -138,8 +138,7 @@ void tpui_arg_reduce(tpui_builder_t* b, const char* direction, tpui_hlo_t x, int
  * `result_dtype`. */
 tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int batch_count,
                             const int* x_batch, const int* y_batch, int contract_count,
-                            const int* x_contract, const int* y_contract,
-                            tpu_dtype_t result_dtype);
+                            const int* x_contract, const int* y_contract, tpu_dtype_t result_dtype);
 
 /* --- escape hatch: text for the rarer operations (gather, scatter, sort, convolution, ...) --- */
 
@@ -162,8 +161,9 @@ void tpui_raw_multi(tpui_builder_t* b, const char* name, int operand_count,
 /* Text helpers for attributes: "dense<[1, 2]> : tensor<2xi64>", "array<i64: 1, 2>", "tensor<2x3xf32>".
  * The text lives as long as the builder. */
 const char* tpui_text(tpui_builder_t* b, const char* format, ...) TPU_PRINTF(2, 3);
-const char* tpui_text_array(tpui_builder_t* b, int count, const int64_t* values);  // array<i64: ...>
-const char* tpui_text_ints(tpui_builder_t* b, int count, const int64_t* values);   // "1, 2"
+const char* tpui_text_array(tpui_builder_t* b, int count,
+                            const int64_t* values);                               // array<i64: ...>
+const char* tpui_text_ints(tpui_builder_t* b, int count, const int64_t* values);  // "1, 2"
 const char* tpui_text_type(tpui_builder_t* b, tpui_type_t type);
 /* Region with one op on rank-0 arguments: "add" etc., for reduce-like and scatter-like operations. */
 const char* tpui_text_combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t dtype);

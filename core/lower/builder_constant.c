@@ -147,8 +147,11 @@ tpui_hlo_t tpui_full(tpui_builder_t* b, tpu_dtype_t dtype, double value, int ran
 
 tpui_hlo_t tpui_lowest(tpui_builder_t* b, tpu_dtype_t dtype) {
   switch (dtype) {
-    case TPU_BOOL: case TPU_U8: case TPU_U16: case TPU_U32: case TPU_U64:
-      return tpui_constant_int(b, dtype, 0);
+    case TPU_BOOL:
+    case TPU_U8:
+    case TPU_U16:
+    case TPU_U32:
+    case TPU_U64: return tpui_constant_int(b, dtype, 0);
     case TPU_I8: return tpui_constant_int(b, dtype, INT8_MIN);
     case TPU_I16: return tpui_constant_int(b, dtype, INT16_MIN);
     case TPU_I32: return tpui_constant_int(b, dtype, INT32_MIN);
@@ -161,8 +164,10 @@ tpui_hlo_t tpui_lowest(tpui_builder_t* b, tpu_dtype_t dtype) {
 tpui_hlo_t tpui_highest(tpui_builder_t* b, tpu_dtype_t dtype) {
   switch (dtype) {
     case TPU_BOOL: return tpui_constant_int(b, dtype, 1);
-    case TPU_U8: case TPU_U16: case TPU_U32: case TPU_U64:
-      return tpui_constant_int(b, dtype, -1);
+    case TPU_U8:
+    case TPU_U16:
+    case TPU_U32:
+    case TPU_U64: return tpui_constant_int(b, dtype, -1);
     case TPU_I8: return tpui_constant_int(b, dtype, INT8_MAX);
     case TPU_I16: return tpui_constant_int(b, dtype, INT16_MAX);
     case TPU_I32: return tpui_constant_int(b, dtype, INT32_MAX);

@@ -26,22 +26,22 @@ typedef struct tpui_memo_t {
 struct tpui_builder_t {
   const tpu_program_t* program;
   const tpu_window_t* window;
-  tpu_status_t status;       // first failure
-  const char* op_name;       // of the record being lowered; "" outside
-  tpu_strbuf_t body;         // operations, one a line
+  tpu_status_t status;  // first failure
+  const char* op_name;  // of the record being lowered; "" outside
+  tpu_strbuf_t body;    // operations, one a line
   int32_t next_id;
   tpui_arena_block_t* arena;
 
-  tpui_hlo_t* values;        // [window->value_count] id TPUI_ID_ERROR: not in this program (yet)
-  tpui_hlo_t* externals;     // [window->external_count]
-  uint8_t* value_needed;     // [window->value_count] read by a later record, or an output
+  tpui_hlo_t* values;     // [window->value_count] id TPUI_ID_ERROR: not in this program (yet)
+  tpui_hlo_t* externals;  // [window->external_count]
+  uint8_t* value_needed;  // [window->value_count] read by a later record, or an output
 
   // Open addressing over constants and decoded operands; capacity is a power of two.
   tpui_memo_t* memo;
   size_t memo_count, memo_capacity;
 
   // Dynamic slots: position of a slot's first number in its packed vector, or -1.
-  int32_t* slot_packed;      // [window->slot_count]
+  int32_t* slot_packed;       // [window->slot_count]
   tpui_hlo_t packed_doubles;  // arguments; id TPUI_ID_ERROR when there are none
   tpui_hlo_t packed_ints;
 };

@@ -63,8 +63,7 @@ tpui_hlo_t tpui_compare(tpui_builder_t* b, const char* direction, tpui_hlo_t x, 
       TPU_BOOL, x.rank, x.sizes);
 }
 
-tpui_hlo_t tpui_compare_constant(tpui_builder_t* b, const char* direction, tpui_hlo_t x,
-                                 double y) {
+tpui_hlo_t tpui_compare_constant(tpui_builder_t* b, const char* direction, tpui_hlo_t x, double y) {
   return tpui_compare(b, direction, x, tpui_constant(b, x.dtype, y));
 }
 
@@ -124,8 +123,10 @@ tpui_hlo_t tpui_reduce(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int co
     return tpui_convert(b, tpui_reduce(b, kind, tpui_convert(b, x, TPU_F32), count, dims), dtype);
   }
   for (int i = 0; i < x.rank; ++i) {
-    if (marked[i]) reduced[reduced_count++] = i;
-    else sizes[rank++] = x.sizes[i];
+    if (marked[i])
+      reduced[reduced_count++] = i;
+    else
+      sizes[rank++] = x.sizes[i];
   }
   tpui_hlo_t operands[2] = {x, reduce_identity(b, kind, x.dtype)};
   return tpui_raw(b, "stablehlo.reduce", 2, operands,
@@ -152,8 +153,8 @@ static const char* arg_region(tpui_builder_t* b, const char* direction, tpu_dtyp
       "%%%s = \"stablehlo.compare\"(%%%s, %%%s) <{comparison_direction = "
       "#stablehlo<comparison_direction %s>}> : (%s, %s) -> tensor<i1>\n";
   tpu_strbuf_t t = {0};
-  tpu_strbuf_printf(&t,
-                    "({\n^bb0(%%l: %s, %%li: tensor<i32>, %%r: %s, %%ri: tensor<i32>):\n", v, v);
+  tpu_strbuf_printf(&t, "({\n^bb0(%%l: %s, %%li: tensor<i32>, %%r: %s, %%ri: tensor<i32>):\n", v,
+                    v);
   tpu_strbuf_printf(&t, compare, "better", "l", "r", direction, v, v);
   tpu_strbuf_printf(&t, compare, "equal", "l", "r", "EQ", v, v);
   tpu_strbuf_printf(&t, compare, "first", "li", "ri", "LT", "tensor<i32>", "tensor<i32>");
@@ -196,10 +197,9 @@ void tpui_arg_reduce(tpui_builder_t* b, const char* direction, tpui_hlo_t x, int
   }
   bool greatest = strcmp(direction, "GT") == 0;
   // The neutral pair loses every tie because its index is the largest one.
-  tpui_hlo_t operands[4] = {
-      x, tpui_iota(b, TPU_I32, x.rank, x.sizes, dim),
-      greatest ? tpui_lowest(b, x.dtype) : tpui_highest(b, x.dtype),
-      tpui_highest(b, TPU_I32)};
+  tpui_hlo_t operands[4] = {x, tpui_iota(b, TPU_I32, x.rank, x.sizes, dim),
+                            greatest ? tpui_lowest(b, x.dtype) : tpui_highest(b, x.dtype),
+                            tpui_highest(b, TPU_I32)};
   tpui_type_t types[2] = {{x.dtype, rank, sizes}, {TPU_I32, rank, sizes}};
   tpui_hlo_t results[2];
   tpui_raw_multi(b, "stablehlo.reduce", 4, operands,
@@ -240,8 +240,8 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
     int m = i < batch_count ? x_batch[i] : x_contract[i - batch_count];
     int n = i < batch_count ? y_batch[i] : y_contract[i - batch_count];
     if (m < 0 || m >= x.rank || n < 0 || n >= y.rank || x.sizes[m] != y.sizes[n]) {
-      tpui_fail(b, TPU_INTERNAL, "dot_general of [%s] and [%s]",
-                tpui_text_ints(b, x.rank, x.sizes), tpui_text_ints(b, y.rank, y.sizes));
+      tpui_fail(b, TPU_INTERNAL, "dot_general of [%s] and [%s]", tpui_text_ints(b, x.rank, x.sizes),
+                tpui_text_ints(b, y.rank, y.sizes));
       return tpui_harmless();
     }
   }
@@ -249,17 +249,17 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
   for (int i = 0; i < batch_count; ++i) sizes[rank++] = x.sizes[x_batch[i]];
   rank = free_sizes(x, batch_count, x_batch, contract_count, x_contract, rank, sizes);
   rank = free_sizes(y, batch_count, y_batch, contract_count, y_contract, rank, sizes);
-  const char* numbers = tpui_text(
-      b, "%s%s%s%s", dims_text(b, "lhs_batching_dimensions", batch_count, x_batch),
-      dims_text(b, "rhs_batching_dimensions", batch_count, y_batch),
-      dims_text(b, "lhs_contracting_dimensions", contract_count, x_contract),
-      dims_text(b, "rhs_contracting_dimensions", contract_count, y_contract));
+  const char* numbers =
+      tpui_text(b, "%s%s%s%s", dims_text(b, "lhs_batching_dimensions", batch_count, x_batch),
+                dims_text(b, "rhs_batching_dimensions", batch_count, y_batch),
+                dims_text(b, "lhs_contracting_dimensions", contract_count, x_contract),
+                dims_text(b, "rhs_contracting_dimensions", contract_count, y_contract));
   int length = (int)strlen(numbers) >= 2 ? (int)strlen(numbers) - 2 : 0;
-  const char* attributes = tpui_text(
-      b,
-      "dot_dimension_numbers = #stablehlo.dot<%.*s>, precision_config = "
-      "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]",
-      length, numbers);
+  const char* attributes =
+      tpui_text(b,
+                "dot_dimension_numbers = #stablehlo.dot<%.*s>, precision_config = "
+                "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]",
+                length, numbers);
   tpui_hlo_t operands[2] = {x, y};
   return tpui_raw(b, "stablehlo.dot_general", 2, operands, attributes, "", result_dtype, rank,
                   sizes);

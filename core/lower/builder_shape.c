@@ -202,8 +202,8 @@ tpui_hlo_t tpui_squeeze(tpui_builder_t* b, tpui_hlo_t x, int dim) {
 
 /* --- moving data --- */
 
-tpui_hlo_t tpui_slice(tpui_builder_t* b, tpui_hlo_t x, const int64_t* starts,
-                      const int64_t* limits, const int64_t* steps) {
+tpui_hlo_t tpui_slice(tpui_builder_t* b, tpui_hlo_t x, const int64_t* starts, const int64_t* limits,
+                      const int64_t* steps) {
   int64_t sizes[TPUI_MAX_HLO_RANK], ones[TPUI_MAX_HLO_RANK];
   bool whole = true;
   for (int i = 0; i < x.rank; ++i) {
@@ -224,8 +224,7 @@ tpui_hlo_t tpui_slice(tpui_builder_t* b, tpui_hlo_t x, const int64_t* starts,
   return tpui_raw(b, "stablehlo.slice", 1, &x, attributes, "", x.dtype, x.rank, sizes);
 }
 
-tpui_hlo_t tpui_slice_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t start,
-                          int64_t limit) {
+tpui_hlo_t tpui_slice_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t start, int64_t limit) {
   int64_t starts[TPUI_MAX_HLO_RANK], limits[TPUI_MAX_HLO_RANK];
   if (!dim_ok(b, "slice", dim, x.rank)) return tpui_harmless();
   for (int i = 0; i < x.rank; ++i) {

@@ -38,8 +38,8 @@ static tpui_hlo_t norm_slope(const tpui_lowering_t* op, tpui_hlo_t gap, tpui_hlo
   tpui_hlo_t sign = tpui_unary(b, "sign", gap), zero = tpui_like(b, gap, 0.0);
   tpui_hlo_t size = tpui_unary(b, "abs", gap), p = tpui_operand_as(op, order, gap.dtype);
   tpui_hlo_t ratio = tpui_binary(b, "divide", size, norm);
-  tpui_hlo_t general = mul(b, sign, tpui_binary(b, "power", ratio,
-                                                tpui_binary_constant(b, "subtract", p, 1.0)));
+  tpui_hlo_t general =
+      mul(b, sign, tpui_binary(b, "power", ratio, tpui_binary_constant(b, "subtract", p, 1.0)));
   tpui_hlo_t extreme = tpui_select(b, tpui_compare(b, "EQ", size, norm), sign, zero);
   tpui_hlo_t slope = tpui_select(b, tpui_compare_constant(b, "EQ", p, INFINITY), extreme, general);
   slope = tpui_select(b, tpui_compare_constant(b, "EQ", p, 1.0), sign, slope);
@@ -109,8 +109,8 @@ void tpui_lower_weight_norm(const tpui_lowering_t* op) {
   tpui_hlo_t v = tpui_operand_as(op, 0, tpui_math_dtype(tpui_result_meta(op, 0)->dtype));
   tpui_hlo_t g = tpui_operand_as(op, 1, v.dtype);
   tpui_dims_t dims = all_but(op, v.rank);
-  tpui_hlo_t norm = tpui_unary(
-      b, "sqrt", tpui_reduce_keep(b, "add", mul(b, v, v), dims.count, dims.dims));
+  tpui_hlo_t norm =
+      tpui_unary(b, "sqrt", tpui_reduce_keep(b, "add", mul(b, v, v), dims.count, dims.dims));
   tpui_set_result(op, 0, mul(b, v, tpui_binary(b, "divide", g, norm)));
   tpui_set_result_reshaped(op, 1, norm);
 }
@@ -124,8 +124,7 @@ void tpui_lower_weight_norm_backward(const tpui_lowering_t* op) {
   tpui_hlo_t along = tpui_reduce_keep(b, "add", mul(b, w, v), dims.count, dims.dims);
   tpui_hlo_t norm = tpui_reshape(b, tpui_operand_as(op, 3, w.dtype), along.rank, along.sizes);
   tpui_hlo_t unit = tpui_binary(b, "divide", along, norm);
-  tpui_hlo_t inner = tpui_binary(
-      b, "subtract", w, mul(b, v, tpui_binary(b, "divide", unit, norm)));
+  tpui_hlo_t inner = tpui_binary(b, "subtract", w, mul(b, v, tpui_binary(b, "divide", unit, norm)));
   tpui_set_result(op, 0, mul(b, tpui_binary(b, "divide", g, norm), inner));
   tpui_set_result_reshaped(op, 1, unit);
 }

@@ -32,11 +32,11 @@ void tpui_host_call(tpui_builder_t* b, const char* kernel, int operand_count,
   for (int i = 0; i < result_count; ++i) {
     result_layouts = row_major(b, result_layouts, results[i].rank);
   }
-  const char* attributes = tpui_text(
-      b,
-      "call_target_name = \"tpu_host_%s\", api_version = 4 : i32, backend_config = {%s}, "
-      "operand_layouts = [%s], result_layouts = [%s]",
-      kernel, attr_texts(b, attr_count, attrs), operand_layouts, result_layouts);
+  const char* attributes =
+      tpui_text(b,
+                "call_target_name = \"tpu_host_%s\", api_version = 4 : i32, backend_config = {%s}, "
+                "operand_layouts = [%s], result_layouts = [%s]",
+                kernel, attr_texts(b, attr_count, attrs), operand_layouts, result_layouts);
   tpui_raw_multi(b, "stablehlo.custom_call", operand_count, operands, attributes, "", result_count,
                  results, out_results);
 }

@@ -32,7 +32,7 @@ typedef struct tpu_lowered_t {
   uint32_t double_count;
   tpu_packed_slot_t* doubles;  // owned
   uint32_t int_count;
-  tpu_packed_slot_t* ints;     // owned
+  tpu_packed_slot_t* ints;  // owned
 } tpu_lowered_t;
 
 /* Lowers a program. On failure the text names the operation and what it could not do;

@@ -16,8 +16,7 @@ static bool transposed_is_faster(const tpui_lowering_t* op, int k, tpui_hlo_t x,
 static tpui_hlo_t transposed_product(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y,
                                      tpu_dtype_t dtype) {
   const int y_contract[1] = {0}, x_contract[1] = {1}, swap[2] = {1, 0};
-  tpui_hlo_t value =
-      tpui_dot_general(b, y, x, 0, NULL, NULL, 1, y_contract, x_contract, dtype);
+  tpui_hlo_t value = tpui_dot_general(b, y, x, 0, NULL, NULL, 1, y_contract, x_contract, dtype);
   // Without the barrier XLA turns the product round again.
   value = tpui_raw(b, "stablehlo.optimization_barrier", 1, &value, "", "", value.dtype, value.rank,
                    value.sizes);
@@ -85,8 +84,9 @@ void tpui_lower_vdot(const tpui_lowering_t* op) {
                     tpui_unary(b, "negate", tpui_unary(b, "imag", x)));
   }
   const int contract[1] = {0};
-  tpui_set_result(op, 0, tpui_dot_general(b, x, y, 0, NULL, NULL, 1, contract, contract,
-                                          tpui_math_dtype(x.dtype)));
+  tpui_set_result(
+      op, 0,
+      tpui_dot_general(b, x, y, 0, NULL, NULL, 1, contract, contract, tpui_math_dtype(x.dtype)));
 }
 
 /* addr(self, vec1, vec2, beta, alpha): outer product. */
@@ -112,9 +112,9 @@ void tpui_lower_cross(const tpui_lowering_t* op) {
   tpui_hlo_t y = tpui_broadcast_to(b, tpui_operand_as(op, 1, dtype), meta->rank, meta->sizes);
   int64_t dim = tpu_attr_int(op->record->attrs, 0, -1);
   if (dim < 0) dim += meta->rank;
-  tpui_hlo_t left = tpui_binary(b, "multiply", rotate3(b, x, (int)dim, 1),
-                                rotate3(b, y, (int)dim, 2));
-  tpui_hlo_t right = tpui_binary(b, "multiply", rotate3(b, x, (int)dim, 2),
-                                 rotate3(b, y, (int)dim, 1));
+  tpui_hlo_t left =
+      tpui_binary(b, "multiply", rotate3(b, x, (int)dim, 1), rotate3(b, y, (int)dim, 2));
+  tpui_hlo_t right =
+      tpui_binary(b, "multiply", rotate3(b, x, (int)dim, 2), rotate3(b, y, (int)dim, 1));
   tpui_set_result(op, 0, tpui_binary(b, "subtract", left, right));
 }

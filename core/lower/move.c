@@ -26,8 +26,9 @@ void tpui_lower_view_write(const tpui_lowering_t* op) {
     return;
   }
   tpui_hlo_t base = tpui_operand(op, 0), update = tpui_operand(op, 1);
-  tpui_set_result(op, 0, tpui_view_write(b, base, tpui_operand_meta(op, 0), view,
-                                         tpu_record_slot(r, 2), update));
+  tpui_set_result(
+      op, 0,
+      tpui_view_write(b, base, tpui_operand_meta(op, 0), view, tpu_record_slot(r, 2), update));
 }
 
 /* STORAGE_RESIZE: a flat tensor of another length, zeros behind what was there. */
@@ -136,9 +137,9 @@ void tpui_lower_constant_pad(const tpui_lowering_t* op) {
     low[x.rank - 1 - i] = pad[2 * i];
     high[x.rank - 1 - i] = pad[2 * i + 1];
   }
-  tpui_hlo_t value = tpui_has_operand(op, 1) ? tpui_operand_as(op, 1, x.dtype)
-                                             : tpui_convert(b, tpui_constant_int(b, TPU_I64, 0),
-                                                            x.dtype);
+  tpui_hlo_t value = tpui_has_operand(op, 1)
+                         ? tpui_operand_as(op, 1, x.dtype)
+                         : tpui_convert(b, tpui_constant_int(b, TPU_I64, 0), x.dtype);
   tpui_set_result(op, 0, tpui_pad(b, x, value, low, high, NULL));
 }
 

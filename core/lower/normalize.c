@@ -23,8 +23,7 @@ static tpui_hlo_t sum_keep(tpui_builder_t* b, tpui_hlo_t x, const tpui_dims_t* d
   return tpui_reduce_keep(b, "add", x, dims->count, dims->dims);
 }
 static tpui_hlo_t mean_keep(tpui_builder_t* b, tpui_hlo_t x, const tpui_dims_t* dims) {
-  return tpui_binary_constant(b, "divide", sum_keep(b, x, dims),
-                              (double)tpui_dims_numel(dims, x));
+  return tpui_binary_constant(b, "divide", sum_keep(b, x, dims), (double)tpui_dims_numel(dims, x));
 }
 
 /* --- softmax --- */
@@ -46,8 +45,7 @@ void tpui_lower_softmax(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand_as(op, 0, math_of_operand(op, 0));
   tpui_dims_t dims = softmax_dim(op, &x);
-  tpui_hlo_t shifted =
-      sub(b, x, tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims));
+  tpui_hlo_t shifted = sub(b, x, tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims));
   tpui_hlo_t e = tpui_unary(b, "exponential", shifted);
   tpui_hlo_t total = sum_keep(b, e, &dims);
   tpui_hlo_t y = op->argument[0] != '\0' ? sub(b, shifted, tpui_unary(b, "log", total))

@@ -63,9 +63,9 @@ tpui_hlo_t tpui_scaled(const tpui_lowering_t* op, tpui_hlo_t x, int scalar_opera
 tpui_hlo_t tpui_sigmoid(tpui_builder_t* b, tpui_hlo_t x) { return tpui_unary(b, "logistic", x); }
 
 tpui_hlo_t tpui_softplus(tpui_builder_t* b, tpui_hlo_t x) {
-  tpui_hlo_t tail = tpui_unary(
-      b, "log_plus_one",
-      tpui_unary(b, "exponential", tpui_unary(b, "negate", tpui_unary(b, "abs", x))));
+  tpui_hlo_t tail =
+      tpui_unary(b, "log_plus_one",
+                 tpui_unary(b, "exponential", tpui_unary(b, "negate", tpui_unary(b, "abs", x))));
   return tpui_binary(b, "add", tpui_binary_constant(b, "maximum", x, 0.0), tail);
 }
 
@@ -119,8 +119,8 @@ static tpui_hlo_t signs_differ(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
 static tpui_hlo_t floor_remainder(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
   tpui_hlo_t r = tpui_binary(b, "remainder", x, y);
   if (tpu_dtype_kind(r.dtype) < TPU_KIND_SIGNED) return r;
-  tpui_hlo_t wrong = tpui_binary(b, "and", tpui_compare_constant(b, "NE", r, 0.0),
-                                 signs_differ(b, r, y));
+  tpui_hlo_t wrong =
+      tpui_binary(b, "and", tpui_compare_constant(b, "NE", r, 0.0), signs_differ(b, r, y));
   return tpui_select(b, wrong, tpui_binary(b, "add", r, y), r);
 }
 
@@ -128,8 +128,8 @@ static tpui_hlo_t floor_divide_int(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y
   tpui_hlo_t q = tpui_binary(b, "divide", x, y);
   if (tpu_dtype_kind(q.dtype) < TPU_KIND_SIGNED) return q;
   tpui_hlo_t r = tpui_binary(b, "remainder", x, y);
-  tpui_hlo_t inexact = tpui_binary(b, "and", tpui_compare_constant(b, "NE", r, 0.0),
-                                   signs_differ(b, r, y));
+  tpui_hlo_t inexact =
+      tpui_binary(b, "and", tpui_compare_constant(b, "NE", r, 0.0), signs_differ(b, r, y));
   return tpui_select(b, inexact, tpui_binary_constant(b, "subtract", q, 1.0), q);
 }
 
@@ -138,8 +138,8 @@ static tpui_hlo_t floor_divide_float(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t
   tpui_hlo_t quotient = tpui_binary(b, "divide", x, y);
   tpui_hlo_t r = tpui_binary(b, "remainder", x, y);
   tpui_hlo_t d = tpui_binary(b, "divide", tpui_binary(b, "subtract", x, r), y);
-  tpui_hlo_t adjust = tpui_binary(b, "and", tpui_compare_constant(b, "NE", r, 0.0),
-                                  signs_differ(b, y, r));
+  tpui_hlo_t adjust =
+      tpui_binary(b, "and", tpui_compare_constant(b, "NE", r, 0.0), signs_differ(b, y, r));
   d = tpui_select(b, adjust, tpui_binary_constant(b, "subtract", d, 1.0), d);
   tpui_hlo_t f = tpui_unary(b, "floor", d);
   tpui_hlo_t far = tpui_compare_constant(b, "GT", tpui_binary(b, "subtract", d, f), 0.5);
@@ -151,8 +151,8 @@ static tpui_hlo_t floor_divide_float(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t
 
 static tpui_hlo_t floor_divide(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
   if (x.dtype == TPU_BOOL) {
-    return tpui_convert(b, floor_divide_int(b, tpui_convert(b, x, TPU_U8),
-                                            tpui_convert(b, y, TPU_U8)), TPU_BOOL);
+    return tpui_convert(
+        b, floor_divide_int(b, tpui_convert(b, x, TPU_U8), tpui_convert(b, y, TPU_U8)), TPU_BOOL);
   }
   return tpu_dtype_is_integral(x.dtype) ? floor_divide_int(b, x, y) : floor_divide_float(b, x, y);
 }
@@ -221,8 +221,8 @@ static tpui_hlo_t power_int(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t 
   tpui_hlo_t minus = tpui_like(b, x, -1.0);
   tpui_hlo_t whole = power_whole(b, x, tpui_binary(b, "maximum", y, zero), -1);
   tpui_hlo_t odd = tpui_compare(b, "EQ", tpui_binary(b, "and", y, one), one);
-  tpui_hlo_t fraction = tpui_select(b, tpui_compare(b, "EQ", x, minus),
-                                    tpui_select(b, odd, minus, one), zero);
+  tpui_hlo_t fraction =
+      tpui_select(b, tpui_compare(b, "EQ", x, minus), tpui_select(b, odd, minus, one), zero);
   fraction = tpui_select(b, tpui_compare(b, "EQ", x, one), one, fraction);
   return tpui_select(b, tpui_compare(b, "LT", y, zero), fraction, whole);
 }
@@ -230,13 +230,20 @@ static tpui_hlo_t power_int(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t 
 /* Exponents for which a cheaper form is also the more exact one; returns false for others. */
 static bool power_shortcut(tpui_builder_t* b, tpui_hlo_t x, double y, tpui_hlo_t* out) {
   tpui_hlo_t one = tpui_like(b, x, 1.0);
-  if (y == 1.0) *out = x;
-  else if (y == 2.0) *out = tpui_binary(b, "multiply", x, x);
-  else if (y == 3.0) *out = tpui_binary(b, "multiply", tpui_binary(b, "multiply", x, x), x);
-  else if (y == -1.0) *out = tpui_binary(b, "divide", one, x);
-  else if (y == -2.0) *out = tpui_binary(b, "divide", one, tpui_binary(b, "multiply", x, x));
-  else if (y == 0.5 && tpu_dtype_is_float(x.dtype)) *out = tpui_unary(b, "sqrt", x);
-  else return false;
+  if (y == 1.0)
+    *out = x;
+  else if (y == 2.0)
+    *out = tpui_binary(b, "multiply", x, x);
+  else if (y == 3.0)
+    *out = tpui_binary(b, "multiply", tpui_binary(b, "multiply", x, x), x);
+  else if (y == -1.0)
+    *out = tpui_binary(b, "divide", one, x);
+  else if (y == -2.0)
+    *out = tpui_binary(b, "divide", one, tpui_binary(b, "multiply", x, x));
+  else if (y == 0.5 && tpu_dtype_is_float(x.dtype))
+    *out = tpui_unary(b, "sqrt", x);
+  else
+    return false;
   return true;
 }
 
@@ -248,8 +255,7 @@ void tpui_lower_pow(const tpui_lowering_t* op) {
     result = tpui_binary(b, "or", x, tpui_unary(b, "not", y));
   } else if (tpu_dtype_is_integral(x.dtype)) {
     result = power_int(op, x, y);
-  } else if (!tpui_operand_constant(op, 1, &exponent) ||
-             !power_shortcut(b, x, exponent, &result)) {
+  } else if (!tpui_operand_constant(op, 1, &exponent) || !power_shortcut(b, x, exponent, &result)) {
     result = tpui_binary(b, "power", x, y);
   }
   tpui_set_pointwise(op, 0, result);
@@ -283,27 +289,29 @@ void tpui_lower_clamp(const tpui_lowering_t* op) {
 /* --- comparisons and logic --- */
 
 void tpui_lower_compare(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0, tpui_compare(op->b, op->argument, tpui_math_operand(op, 0),
-                                         tpui_math_operand(op, 1)));
+  tpui_set_pointwise(
+      op, 0, tpui_compare(op->b, op->argument, tpui_math_operand(op, 0), tpui_math_operand(op, 1)));
 }
 
 /* logical_and and others: each operand is asked by itself whether it is zero. */
 void tpui_lower_logical(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0, tpui_binary(op->b, op->argument, tpui_operand_as(op, 0, TPU_BOOL),
-                                        tpui_operand_as(op, 1, TPU_BOOL)));
+  tpui_set_pointwise(op, 0,
+                     tpui_binary(op->b, op->argument, tpui_operand_as(op, 0, TPU_BOOL),
+                                 tpui_operand_as(op, 1, TPU_BOOL)));
 }
 
 void tpui_lower_shift_left(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0, tpui_binary(op->b, "shift_left", tpui_math_operand(op, 0),
-                                        tpui_math_operand(op, 1)));
+  tpui_set_pointwise(
+      op, 0, tpui_binary(op->b, "shift_left", tpui_math_operand(op, 0), tpui_math_operand(op, 1)));
 }
 
 void tpui_lower_shift_right(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0);
   bool is_signed = tpu_dtype_kind(x.dtype) == TPU_KIND_SIGNED;
   tpui_set_pointwise(
-      op, 0, tpui_binary(op->b, is_signed ? "shift_right_arithmetic" : "shift_right_logical", x,
-                         tpui_math_operand(op, 1)));
+      op, 0,
+      tpui_binary(op->b, is_signed ? "shift_right_arithmetic" : "shift_right_logical", x,
+                  tpui_math_operand(op, 1)));
 }
 
 void tpui_lower_where(const tpui_lowering_t* op) {
@@ -316,8 +324,9 @@ void tpui_lower_where(const tpui_lowering_t* op) {
 /* masked_fill(self, mask, value) */
 void tpui_lower_masked_fill(const tpui_lowering_t* op) {
   tpui_hlo_t self = tpui_operand(op, 0);
-  tpui_set_pointwise(op, 0, tpui_select(op->b, tpui_operand_as(op, 1, TPU_BOOL),
-                                        tpui_operand_as(op, 2, self.dtype), self));
+  tpui_set_pointwise(op, 0,
+                     tpui_select(op->b, tpui_operand_as(op, 1, TPU_BOOL),
+                                 tpui_operand_as(op, 2, self.dtype), self));
 }
 
 /* --- functions of two numbers --- */
@@ -345,8 +354,8 @@ void tpui_lower_logaddexp(const tpui_lowering_t* op) {
   if (tpui_refuse_complex(op, x)) return;
   tpui_hlo_t gap = tpui_unary(b, "abs", tpui_binary(b, "subtract", x, y));
   if (base2) gap = tpui_binary_constant(b, "multiply", gap, log(2.0));
-  tpui_hlo_t tail = tpui_unary(b, "log_plus_one",
-                               tpui_unary(b, "exponential", tpui_unary(b, "negate", gap)));
+  tpui_hlo_t tail =
+      tpui_unary(b, "log_plus_one", tpui_unary(b, "exponential", tpui_unary(b, "negate", gap)));
   if (base2) tail = tpui_binary_constant(b, "divide", tail, log(2.0));
   tpui_hlo_t result = tpui_binary(b, "add", tpui_binary(b, "maximum", x, y), tail);
   tpui_hlo_t same_infinity =
@@ -368,16 +377,16 @@ void tpui_lower_copysign(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t magnitude = tpui_unary(b, "abs", tpui_math_operand(op, 0));
   tpui_hlo_t sign = tpui_signbit(b, tpui_math_operand(op, 1));
-  tpui_set_pointwise(op, 0,
-                     tpui_select(b, sign, tpui_unary(b, "negate", magnitude), magnitude));
+  tpui_set_pointwise(op, 0, tpui_select(b, sign, tpui_unary(b, "negate", magnitude), magnitude));
 }
 
 void tpui_lower_heaviside(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
   tpui_hlo_t step = tpui_convert(b, tpui_compare(b, "GT", x, tpui_like(b, x, 0.0)), x.dtype);
-  tpui_set_pointwise(op, 0, tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0),
-                                        tpui_math_operand(op, 1), step));
+  tpui_set_pointwise(
+      op, 0,
+      tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0), tpui_math_operand(op, 1), step));
 }
 
 /* Two-operand CHLO op. Not computed in float32: nextafter is about the dtype's own neighbours. */
@@ -394,8 +403,9 @@ void tpui_lower_chlo_binary(const tpui_lowering_t* op) {
 /* complex(real, imag) */
 void tpui_lower_complex(const tpui_lowering_t* op) {
   tpu_dtype_t part = tpui_result_meta(op, 0)->dtype == TPU_C128 ? TPU_F64 : TPU_F32;
-  tpui_set_pointwise(op, 0, tpui_binary(op->b, "complex", tpui_operand_as(op, 0, part),
-                                        tpui_operand_as(op, 1, part)));
+  tpui_set_pointwise(
+      op, 0,
+      tpui_binary(op->b, "complex", tpui_operand_as(op, 0, part), tpui_operand_as(op, 1, part)));
 }
 
 /* polar(abs, angle) */

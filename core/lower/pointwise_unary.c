@@ -13,8 +13,8 @@ void tpui_lower_unary(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
   bool is_chlo = strncmp(op->argument, "chlo.", 5) == 0;
-  tpui_set_pointwise(op, 0, is_chlo ? tpui_chlo(b, op->argument + 5, x)
-                                    : tpui_unary(b, op->argument, x));
+  tpui_set_pointwise(op, 0,
+                     is_chlo ? tpui_chlo(b, op->argument + 5, x) : tpui_unary(b, op->argument, x));
 }
 
 /* The same for operations that do nothing to integers. */
@@ -158,8 +158,8 @@ void tpui_lower_sinc(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0);
   tpui_hlo_t angle = tpui_binary_constant(b, "multiply", x, M_PI);
   tpui_hlo_t ratio = tpui_binary(b, "divide", tpui_unary(b, "sine", angle), angle);
-  tpui_set_pointwise(op, 0, tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0),
-                                        tpui_like(b, x, 1.0), ratio));
+  tpui_set_pointwise(
+      op, 0, tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0), tpui_like(b, x, 1.0), ratio));
 }
 
 /* -x log x; 0 at 0, -inf below. */
@@ -170,8 +170,8 @@ void tpui_lower_entr(const tpui_lowering_t* op) {
       tpui_unary(b, "negate", tpui_binary(b, "multiply", x, tpui_unary(b, "log", x)));
   tpui_hlo_t edge = tpui_select(b, tpui_compare_constant(b, "EQ", x, 0.0), tpui_like(b, x, 0.0),
                                 tpui_like(b, x, -INFINITY));
-  tpui_hlo_t use_inside = tpui_binary(b, "or", tpui_compare_constant(b, "GT", x, 0.0),
-                                      tpui_is_nan(b, x));
+  tpui_hlo_t use_inside =
+      tpui_binary(b, "or", tpui_compare_constant(b, "GT", x, 0.0), tpui_is_nan(b, x));
   tpui_set_pointwise(op, 0, tpui_select(b, use_inside, inside, edge));
 }
 
@@ -191,8 +191,8 @@ static void cot_derivative(int n, double* out_coefficients) {
 
 /* Poles at zero: minus infinity from the right, plus infinity at -0. */
 static tpui_hlo_t digamma(tpui_builder_t* b, tpui_hlo_t x) {
-  tpui_hlo_t pole = tpui_select(b, tpui_signbit(b, x), tpui_like(b, x, INFINITY),
-                                tpui_like(b, x, -INFINITY));
+  tpui_hlo_t pole =
+      tpui_select(b, tpui_signbit(b, x), tpui_like(b, x, INFINITY), tpui_like(b, x, -INFINITY));
   tpui_hlo_t zero = tpui_compare_constant(b, "EQ", x, 0.0);
   return tpui_select(b, zero, pole, tpui_chlo(b, "digamma", x));
 }
@@ -217,8 +217,8 @@ static tpui_hlo_t polygamma(tpui_builder_t* b, int n, tpui_hlo_t x) {
   // The fraction of x alone decides the cotangent, and keeps its argument small.
   tpui_hlo_t part = tpui_binary(b, "subtract", x, tpui_unary(b, "floor", x));
   tpui_hlo_t angle = tpui_binary_constant(b, "multiply", part, M_PI);
-  tpui_hlo_t c = tpui_binary(b, "divide", tpui_unary(b, "cosine", angle),
-                             tpui_unary(b, "sine", angle));
+  tpui_hlo_t c =
+      tpui_binary(b, "divide", tpui_unary(b, "cosine", angle), tpui_unary(b, "sine", angle));
   cot_derivative(n, coefficients);
   tpui_hlo_t p = tpui_full(b, x.dtype, coefficients[n + 1], x.rank, x.sizes);
   for (int i = n; i >= 0; --i) {
@@ -242,8 +242,7 @@ void tpui_lower_polygamma(const tpui_lowering_t* op) {
               POLYGAMMA_MAX_ORDER);
     return;
   }
-  tpui_set_pointwise(op, 0, order == 0 ? digamma(op->b, x)
-                                       : polygamma(op->b, (int)order, x));
+  tpui_set_pointwise(op, 0, order == 0 ? digamma(op->b, x) : polygamma(op->b, (int)order, x));
 }
 
 /* 0 for positive reals, pi for negative ones, NaN stays. */
@@ -254,8 +253,8 @@ void tpui_lower_angle(const tpui_lowering_t* op) {
     x = tpui_binary(b, "atan2", tpui_unary(b, "imag", x), tpui_unary(b, "real", x));
   } else {
     x = tpui_convert(b, x, tpui_math_dtype(tpui_result_meta(op, 0)->dtype));
-    tpui_hlo_t side = tpui_select(b, tpui_compare_constant(b, "LT", x, 0.0),
-                                  tpui_like(b, x, M_PI), tpui_like(b, x, 0.0));
+    tpui_hlo_t side = tpui_select(b, tpui_compare_constant(b, "LT", x, 0.0), tpui_like(b, x, M_PI),
+                                  tpui_like(b, x, 0.0));
     x = tpui_select(b, tpui_is_nan(b, x), x, side);
   }
   tpui_set_pointwise(op, 0, x);

@@ -341,8 +341,8 @@ void tpui_lower_avg_pool_backward(const tpui_lowering_t* op) {
   pool_t p = read_pool(op, false);
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
   if (!tpui_pool_grad_opens(op, x, &grad)) return;
-  grad = tpui_binary(b, "divide", grad,
-                     read_divisors(op, &p, x, grad.rank, grad.sizes, grad.dtype));
+  grad =
+      tpui_binary(b, "divide", grad, read_divisors(op, &p, x, grad.rank, grad.sizes, grad.dtype));
   for (int i = p.spatial - 1; i >= 0; --i) {
     int64_t in_size = x.sizes[x.rank - p.spatial + i];
     tpui_hlo_t total = tpui_window_unplace(&p, grad, i, 0, in_size);

@@ -74,8 +74,7 @@ static tpu_status_t pack_record(packer_t* p, const tpu_record_t* record) {
     }
     // A scalar with a view is the offset at which operand 0 is written.
     uint32_t base = scalar ? tpu_record_ref(record, 0) : ref;
-    TPU_RETURN_IF_ERROR(
-        pack_offset(p, at.slot, tpu_window_ref_meta(program->window, base), view));
+    TPU_RETURN_IF_ERROR(pack_offset(p, at.slot, tpu_window_ref_meta(program->window, base), view));
   }
   return NULL;
 }

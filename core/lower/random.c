@@ -93,30 +93,18 @@ void tpui_lower_bernoulli(const tpui_lowering_t* op) {
  * as a float can count exactly. */
 static int64_t greatest(tpu_dtype_t dtype) {
   switch (dtype) {
-    case TPU_BOOL:
-      return 1;
-    case TPU_F16:
-      return 1 << 11;
-    case TPU_BF16:
-      return 1 << 8;
-    case TPU_F32:
-      return 1 << 24;
-    case TPU_F64:
-      return (int64_t)1 << 53;
-    case TPU_U8:
-      return UINT8_MAX;
-    case TPU_I8:
-      return INT8_MAX;
-    case TPU_I16:
-      return INT16_MAX;
-    case TPU_U16:
-      return UINT16_MAX;
-    case TPU_I32:
-      return INT32_MAX;
-    case TPU_U32:
-      return UINT32_MAX;
-    default:
-      return INT64_MAX;
+    case TPU_BOOL: return 1;
+    case TPU_F16: return 1 << 11;
+    case TPU_BF16: return 1 << 8;
+    case TPU_F32: return 1 << 24;
+    case TPU_F64: return (int64_t)1 << 53;
+    case TPU_U8: return UINT8_MAX;
+    case TPU_I8: return INT8_MAX;
+    case TPU_I16: return INT16_MAX;
+    case TPU_U16: return UINT16_MAX;
+    case TPU_I32: return INT32_MAX;
+    case TPU_U32: return UINT32_MAX;
+    default: return INT64_MAX;
   }
 }
 

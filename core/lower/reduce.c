@@ -77,8 +77,8 @@ void tpui_lower_sum(const tpui_lowering_t* op) {
     x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
   }
   x = tpui_convert(b, x, accumulator(op));
-  tpui_set_result_reshaped(op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count,
-                                       dims.dims));
+  tpui_set_result_reshaped(
+      op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count, dims.dims));
 }
 
 void tpui_lower_mean(const tpui_lowering_t* op) {
@@ -94,10 +94,11 @@ void tpui_lower_mean(const tpui_lowering_t* op) {
 /* prod (all dimensions; attribute 0 is a dtype) and, with argument "dim", prod.dim_int. */
 void tpui_lower_prod(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
-  tpui_dims_t dims = op->argument[0] != '\0' ? tpui_dims_attr(op, 0, x.rank)
-                                             : tpui_dims_all(x.rank);
-  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, x.dtype == TPU_BOOL ? "and" : "multiply", x,
-                                       dims.count, dims.dims));
+  tpui_dims_t dims =
+      op->argument[0] != '\0' ? tpui_dims_attr(op, 0, x.rank) : tpui_dims_all(x.rank);
+  tpui_set_result_reshaped(
+      op, 0,
+      tpui_reduce(op->b, x.dtype == TPU_BOOL ? "and" : "multiply", x, dims.count, dims.dims));
 }
 
 /* any and all; argument: or, and. */
@@ -191,8 +192,8 @@ static tpui_hlo_t variance(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_d
   mean = tpui_binary_constant(b, "divide", mean, count);
   tpui_hlo_t gap = squared_size(b, tpui_binary(b, "subtract", x, mean));
   tpui_hlo_t squares = tpui_reduce(b, "add", gap, dims->count, dims->dims);
-  tpui_hlo_t correction = tpui_has_operand(op, 1) ? tpui_operand_as(op, 1, squares.dtype)
-                                                  : tpui_like(b, squares, 1.0);
+  tpui_hlo_t correction =
+      tpui_has_operand(op, 1) ? tpui_operand_as(op, 1, squares.dtype) : tpui_like(b, squares, 1.0);
   tpui_hlo_t freedom = tpui_binary(b, "subtract", tpui_like(b, squares, count), correction);
   freedom = tpui_binary(b, "maximum", freedom, tpui_like(b, squares, 0.0));
   *out_mean = mean;
@@ -222,9 +223,9 @@ void tpui_lower_logsumexp(const tpui_lowering_t* op) {
   tpui_hlo_t top = tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims);
   tpui_hlo_t infinite = tpui_compare_constant(b, "EQ", tpui_unary(b, "abs", top), INFINITY);
   top = tpui_select(b, infinite, tpui_like(b, top, 0.0), top);
-  tpui_hlo_t sum = tpui_reduce_keep(
-      b, "add", tpui_unary(b, "exponential", tpui_binary(b, "subtract", x, top)), dims.count,
-      dims.dims);
+  tpui_hlo_t sum =
+      tpui_reduce_keep(b, "add", tpui_unary(b, "exponential", tpui_binary(b, "subtract", x, top)),
+                       dims.count, dims.dims);
   tpui_set_result_reshaped(op, 0, tpui_binary(b, "add", tpui_unary(b, "log", sum), top));
 }
 

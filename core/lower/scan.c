@@ -19,14 +19,13 @@ static tpui_hlo_t running(tpui_builder_t* b, const char* region, tpui_hlo_t x, i
   for (int i = 0; i < x.rank; ++i) {
     tpu_strbuf_printf(&rows, "%s[%lld, 0]", i > 0 ? ", " : "", (long long)padding[2 * i]);
   }
-  const char* attributes = tpui_text(
-      b, "window_dimensions = %s, padding = dense<[%s]> : %s",
-      tpui_text_array(b, x.rank, window), tpu_strbuf_text(&rows),
-      tpui_text_type(b, (tpui_type_t){TPU_I64, 2, pairs}));
+  const char* attributes = tpui_text(b, "window_dimensions = %s, padding = dense<[%s]> : %s",
+                                     tpui_text_array(b, x.rank, window), tpu_strbuf_text(&rows),
+                                     tpui_text_type(b, (tpui_type_t){TPU_I64, 2, pairs}));
   tpu_strbuf_free(&rows);
   tpui_hlo_t operands[2] = {x, identity};
-  return tpui_raw(b, "stablehlo.reduce_window", 2, operands, attributes, region,
-                  x.dtype, x.rank, x.sizes);
+  return tpui_raw(b, "stablehlo.reduce_window", 2, operands, attributes, region, x.dtype, x.rank,
+                  x.sizes);
 }
 
 static bool has_kernel(const tpui_builder_t* b, tpu_dtype_t dtype) {
@@ -52,8 +51,7 @@ void tpui_lower_cumulative(const tpui_lowering_t* op) {
   if (!tpui_ok(b)) return;
   if (dim >= 0 && meta->numel > 0) {
     bool is_sum = strcmp(op->argument, "add") == 0;
-    tpui_hlo_t identity =
-        tpui_convert(b, tpui_constant(b, TPU_F64, is_sum ? 0.0 : 1.0), x.dtype);
+    tpui_hlo_t identity = tpui_convert(b, tpui_constant(b, TPU_F64, is_sum ? 0.0 : 1.0), x.dtype);
     x = running(b, tpui_text_combiner(b, op->argument, x.dtype), x, dim, identity);
   }
   tpui_set_result(op, 0, x);
@@ -62,16 +60,15 @@ void tpui_lower_cumulative(const tpui_lowering_t* op) {
 /* Region for log(exp(l) + exp(r)); two minus infinities give minus infinity. */
 static const char* log_add_region(tpui_builder_t* b, tpu_dtype_t dtype) {
   const char* t = tpui_text_type(b, (tpui_type_t){dtype, 0, NULL});
-  const char* head = tpui_text(
-      b,
-      "({\n^bb0(%%l: %s, %%r: %s):\n"
-      "%%top = \"stablehlo.maximum\"(%%l, %%r) : (%s, %s) -> %s\n"
-      "%%low = \"stablehlo.minimum\"(%%l, %%r) : (%s, %s) -> %s\n"
-      "%%gap = \"stablehlo.subtract\"(%%low, %%top) : (%s, %s) -> %s\n"
-      "%%e = \"stablehlo.exponential\"(%%gap) : (%s) -> %s\n"
-      "%%tail = \"stablehlo.log_plus_one\"(%%e) : (%s) -> %s\n"
-      "%%sum = \"stablehlo.add\"(%%top, %%tail) : (%s, %s) -> %s\n",
-      t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t);
+  const char* head = tpui_text(b,
+                               "({\n^bb0(%%l: %s, %%r: %s):\n"
+                               "%%top = \"stablehlo.maximum\"(%%l, %%r) : (%s, %s) -> %s\n"
+                               "%%low = \"stablehlo.minimum\"(%%l, %%r) : (%s, %s) -> %s\n"
+                               "%%gap = \"stablehlo.subtract\"(%%low, %%top) : (%s, %s) -> %s\n"
+                               "%%e = \"stablehlo.exponential\"(%%gap) : (%s) -> %s\n"
+                               "%%tail = \"stablehlo.log_plus_one\"(%%e) : (%s) -> %s\n"
+                               "%%sum = \"stablehlo.add\"(%%top, %%tail) : (%s, %s) -> %s\n",
+                               t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t, t);
   return tpui_text(
       b,
       "%s%%same = \"stablehlo.compare\"(%%l, %%r) <{comparison_direction = "

@@ -4,12 +4,13 @@
  * custom comparison, so keys and positions are packed into one 64-bit number where they fit. Our own C
  * kernels are faster still and compile in no time: they are used where a program may call them.
  */
+#include "lower/sort.h"
+
 #include <math.h>
 #include <string.h>
 
 #include "lower/gather.h"
 #include "lower/host_call.h"
-#include "lower/sort.h"
 
 /* --- primitives --- */
 
@@ -18,15 +19,16 @@ static const char* less_than(tpui_builder_t* b, int count, const tpu_dtype_t* dt
   const char* arguments = "";
   for (int i = 0; i < count; ++i) {
     const char* type = tpui_text_type(b, (tpui_type_t){dtypes[i], 0, NULL});
-    arguments = tpui_text(b, "%s%s%%l%d: %s, %%r%d: %s", arguments, i > 0 ? ", " : "", i, type, i,
-                          type);
+    arguments =
+        tpui_text(b, "%s%s%%l%d: %s, %%r%d: %s", arguments, i > 0 ? ", " : "", i, type, i, type);
   }
   const char* key = tpui_text_type(b, (tpui_type_t){dtypes[0], 0, NULL});
-  return tpui_text(b,
-                   "({\n^bb0(%s):\n%%c = \"stablehlo.compare\"(%%l0, %%r0) <{comparison_direction = "
-                   "#stablehlo<comparison_direction LT>}> : (%s, %s) -> tensor<i1>\n"
-                   "\"stablehlo.return\"(%%c) : (tensor<i1>) -> ()\n})",
-                   arguments, key, key);
+  return tpui_text(
+      b,
+      "({\n^bb0(%s):\n%%c = \"stablehlo.compare\"(%%l0, %%r0) <{comparison_direction = "
+      "#stablehlo<comparison_direction LT>}> : (%s, %s) -> tensor<i1>\n"
+      "\"stablehlo.return\"(%%c) : (tensor<i1>) -> ()\n})",
+      arguments, key, key);
 }
 
 tpui_hlo_t tpui_sort_integers(tpui_builder_t* b, tpui_hlo_t x, int dim) {
@@ -151,7 +153,8 @@ static tpui_hlo_t top_positions(tpui_builder_t* b, tpui_hlo_t x, int64_t k, bool
   tpui_hlo_t nan = tpui_is_nan(b, x);
   x = tpui_convert(b, x, TPU_F32);
   const double greatest = 3.4028234663852886e38;
-  x = tpui_binary_constant(b, "minimum", tpui_binary_constant(b, "maximum", x, -greatest), greatest);
+  x = tpui_binary_constant(b, "minimum", tpui_binary_constant(b, "maximum", x, -greatest),
+                           greatest);
   if (!largest) x = tpui_unary(b, "negate", x);
   x = tpui_select(b, nan, tpui_constant(b, TPU_F32, largest ? INFINITY : -INFINITY), x);
   int64_t sizes[TPU_MAX_RANK];

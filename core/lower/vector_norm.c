@@ -7,8 +7,8 @@
 
 static tpui_hlo_t norm_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t order,
                                const tpui_dims_t* dims) {
-  tpui_hlo_t sum = tpui_reduce(b, "add", tpui_binary(b, "power", x, order), dims->count,
-                               dims->dims);
+  tpui_hlo_t sum =
+      tpui_reduce(b, "add", tpui_binary(b, "power", x, order), dims->count, dims->dims);
   return tpui_binary(b, "power", sum, tpui_binary(b, "divide", tpui_like(b, order, 1.0), order));
 }
 
@@ -20,8 +20,9 @@ static tpui_hlo_t norm_known(tpui_builder_t* b, tpui_hlo_t x, double p, const tp
   }
   if (p == 1.0) return tpui_reduce(b, "add", x, dims->count, dims->dims);
   if (p == 2.0) {
-    return tpui_unary(b, "sqrt", tpui_reduce(b, "add", tpui_binary(b, "multiply", x, x),
-                                             dims->count, dims->dims));
+    return tpui_unary(
+        b, "sqrt",
+        tpui_reduce(b, "add", tpui_binary(b, "multiply", x, x), dims->count, dims->dims));
   }
   if (isinf(p)) {
     return tpui_reduce(b, p > 0 ? "maximum" : "minimum", x, dims->count, dims->dims);

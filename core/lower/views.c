@@ -220,9 +220,9 @@ static tpui_hlo_t write_scatter(tpui_builder_t* b, tpui_hlo_t base, const tpu_me
                                 tpui_hlo_t update) {
   int64_t count[1] = {view->numel};
   const char* type = tpui_text_type(b, (tpui_type_t){base.dtype, 0, NULL});
-  const char* region = tpui_text(
-      b, "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})", type, type,
-      type);
+  const char* region =
+      tpui_text(b, "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})", type,
+                type, type);
   tpui_hlo_t operands[3] = {to_flat(b, base, base_meta),
                             flat_indices(b, base_meta, view, offset, dynamic_slot),
                             tpui_reshape(b, update, 1, count)};
@@ -246,8 +246,7 @@ static tpui_hlo_t read_at(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* 
   tpui_latch_status(b, tpu_view_plan(base_meta, view, offset, &plan));
   if (!tpui_ok(b)) return tpui_harmless();
   if (plan.kind == TPU_VIEW_IDENTITY) return base;
-  if (plan.kind == TPU_VIEW_GATHER ||
-      (dynamic_slot != NO_SLOT && plan_needs_flat_offset(&plan))) {
+  if (plan.kind == TPU_VIEW_GATHER || (dynamic_slot != NO_SLOT && plan_needs_flat_offset(&plan))) {
     return read_gather(b, base, base_meta, view, offset, dynamic_slot);
   }
   return read_chain(b, base, view, &plan, dynamic_slot);

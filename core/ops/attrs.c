@@ -12,9 +12,9 @@ static tpui_intern_t sets = TPUI_INTERN_INIT;
 typedef struct attrs_item_t {
   uint32_t size;
   uint32_t count;
-  const uint64_t* words;       // as built
-  const uint32_t* positions;   // index of each value's header word
-  const char* texts;           // all texts in order, each with a NUL
+  const uint64_t* words;      // as built
+  const uint32_t* positions;  // index of each value's header word
+  const char* texts;          // all texts in order, each with a NUL
 } attrs_item_t;
 
 static uint64_t header_word(tpu_attr_kind_t kind, size_t length) {

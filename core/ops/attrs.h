@@ -30,9 +30,9 @@ typedef enum tpu_attr_kind_t {
 /* Built on the stack on the recording path. One header word (kind << 32 | length) per value, then
  * its payload: INT, DTYPE, DOUBLE 1 word, INTS `length` words, TEXT ceil(length / 8) words. */
 typedef struct tpu_attrs_builder_t {
-  uint32_t size;    // words used
-  uint32_t count;   // values
-  bool overflow;    // more than fits; interning then fails
+  uint32_t size;   // words used
+  uint32_t count;  // values
+  bool overflow;   // more than fits; interning then fails
   uint64_t words[TPU_ATTRS_MAX_WORDS];
 } tpu_attrs_builder_t;
 

@@ -24,28 +24,28 @@ typedef enum tpu_op_family_t {
   TPU_FAMILY_CREATE,     // no tensor input
   TPU_FAMILY_REDUCE,     // includes softmax, norms, scans
   TPU_FAMILY_MATMUL,
-  TPU_FAMILY_CONV,       // convolutions and pools
-  TPU_FAMILY_INDEX,      // gather, scatter, sort
-  TPU_FAMILY_MOVE,       // cat, flip, pad, copies, view writes
+  TPU_FAMILY_CONV,   // convolutions and pools
+  TPU_FAMILY_INDEX,  // gather, scatter, sort
+  TPU_FAMILY_MOVE,   // cat, flip, pad, copies, view writes
   TPU_FAMILY_RANDOM,
 } tpu_op_family_t;
 
 typedef enum tpu_op_flag_bits_t {
-  TPU_OP_PROMOTE = 1u << 0,       // inputs are promoted to one compute dtype (PyTorch's result_type)
+  TPU_OP_PROMOTE = 1u << 0,  // inputs are promoted to one compute dtype (PyTorch's result_type)
   TPU_OP_INT_TO_FLOAT = 1u << 1,  // with PROMOTE: integral compute dtypes become the default float
   TPU_OP_RANDOM = 1u << 2,        // the shim appends two int scalar operands: seed, offset
-  TPU_OP_OVERWRITE = 1u << 3,     // in-place forms do not read self: it is no input (fill_, normal_)
-  TPU_OP_MANUAL = 1u << 4,        // the shim has its own kernel for it: no boxed registration
-  TPU_OP_INTERNAL = 1u << 5,      // recorded by the engine itself, no ATen name
-  TPU_OP_CHECK_INDEX = 1u << 6,   // Debug mode checks index operands against sizes (see shim)
+  TPU_OP_OVERWRITE = 1u << 3,    // in-place forms do not read self: it is no input (fill_, normal_)
+  TPU_OP_MANUAL = 1u << 4,       // the shim has its own kernel for it: no boxed registration
+  TPU_OP_INTERNAL = 1u << 5,     // recorded by the engine itself, no ATen name
+  TPU_OP_CHECK_INDEX = 1u << 6,  // Debug mode checks index operands against sizes (see shim)
 } tpu_op_flag_bits_t;
 
 typedef struct tpu_op_info_t {
-  const char* name;      // id in lower case, such as "add"
-  const char* aten;      // ATen overloads that this row serves, separated by spaces
+  const char* name;  // id in lower case, such as "add"
+  const char* aten;  // ATen overloads that this row serves, separated by spaces
   tpu_op_family_t family;
   uint32_t flags;
-  const char* opinfo;    // names in PyTorch's op_db that test this row, separated by spaces
+  const char* opinfo;  // names in PyTorch's op_db that test this row, separated by spaces
 } tpu_op_info_t;
 
 /* Lives forever. Ids outside the table read as the INVALID row. */

@@ -33,7 +33,7 @@ typedef struct tpu_view_plan_t {
   tpu_view_kind_t kind;
 
   // Step 1: permutation that puts the base's dimensions in flat order (strides descending).
-  bool transpose_base;           // false: already in flat order
+  bool transpose_base;  // false: already in flat order
   int base_rank;
   int base_permutation[TPU_MAX_RANK];
 
@@ -44,8 +44,8 @@ typedef struct tpu_view_plan_t {
   int64_t starts[TPU_VIEW_MAX_FACTORS];
   int64_t counts[TPU_VIEW_MAX_FACTORS];
   int64_t steps[TPU_VIEW_MAX_FACTORS];
-  bool slices;                   // false: the slice is everything
-  bool whole;                    // the view reaches every element of the base exactly once
+  bool slices;  // false: the slice is everything
+  bool whole;   // the view reaches every element of the base exactly once
 
   // Step 4: sizes after merging/dropping factors (only those that become view dimensions, in flat
   // order), then the permutation and broadcast to the view's dimensions:

@@ -5,18 +5,18 @@
 #include "base/hash.h"
 #include "partition/partition.h"
 
-#define GRAM 4            // records that must agree before a repeat is considered
-#define MAX_CANDIDATES 12 // periods tried per position
+#define GRAM 4             // records that must agree before a repeat is considered
+#define MAX_CANDIDATES 12  // periods tried per position
 
 typedef struct cutter_t {
   const tpu_window_t* window;
   const uint32_t* order;
   uint32_t count;
   const tpu_partition_options_t* options;
-  uint64_t* signatures;   // [count] what a record does, without which values it does it to
-  uint32_t* next;         // [count] next position with the same GRAM signatures; count: none
-  int64_t* crossing;      // [count + 1] scratch: bytes that cross in front of a position
-  uint32_t* last_use;     // [value_count] scratch: last position in the range that reads the value
+  uint64_t* signatures;  // [count] what a record does, without which values it does it to
+  uint32_t* next;        // [count] next position with the same GRAM signatures; count: none
+  int64_t* crossing;     // [count + 1] scratch: bytes that cross in front of a position
+  uint32_t* last_use;    // [value_count] scratch: last position in the range that reads the value
   uint32_t* cuts;
   uint32_t cut_count;
 } cutter_t;
@@ -63,8 +63,7 @@ static tpu_status_t link_grams(cutter_t* c) {
 /* How far the sequence goes on repeating with period p from position i. */
 static uint32_t run_length(const cutter_t* c, uint32_t i, uint32_t p) {
   uint32_t length = 0;
-  while (i + p + length < c->count &&
-         c->signatures[i + length] == c->signatures[i + p + length]) {
+  while (i + p + length < c->count && c->signatures[i + length] == c->signatures[i + p + length]) {
     ++length;
   }
   return length;
@@ -254,8 +253,8 @@ tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* ord
   void* memory = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, n * 20 + 8 + v * 4, &memory));
   char* cursor = memory;
-  cutter_t c = {.window = window, .order = order, .count = count, .options = options,
-                .cuts = out_cuts};
+  cutter_t c = {
+      .window = window, .order = order, .count = count, .options = options, .cuts = out_cuts};
   c.signatures = (uint64_t*)cursor;
   c.crossing = (int64_t*)(cursor += n * 8);
   c.next = (uint32_t*)(cursor += (n + 1) * 8);

@@ -8,11 +8,11 @@ typedef struct maker_t {
   const tpu_window_t* window;
   const uint8_t* live;
   const uint8_t* external_dead;
-  uint32_t* value_program;     // [values] program that makes it; UINT32_MAX: dropped
-  uint32_t* value_last;        // [values] last program that reads it; UINT32_MAX: none
-  uint32_t* external_last;     // [externals]
-  uint32_t* value_seen;        // [values] newest program that lists it as an input, plus 1
-  uint32_t* external_seen;     // [externals]
+  uint32_t* value_program;  // [values] program that makes it; UINT32_MAX: dropped
+  uint32_t* value_last;     // [values] last program that reads it; UINT32_MAX: none
+  uint32_t* external_last;  // [externals]
+  uint32_t* value_seen;     // [values] newest program that lists it as an input, plus 1
+  uint32_t* external_seen;  // [externals]
   tpu_partition_t* out;
   uint32_t input_count, output_count;
 } maker_t;
@@ -122,8 +122,7 @@ tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
   if (window->record_count == 0) return NULL;
   uint32_t count = 0, cut_count = 0;
   void* cuts = NULL;
-  tpu_status_t status =
-      tpu_calloc(window->record_count, sizeof(uint32_t), (void**)&out->records);
+  tpu_status_t status = tpu_calloc(window->record_count, sizeof(uint32_t), (void**)&out->records);
   if (status == NULL) status = tpu_calloc(window->record_count, sizeof(uint32_t), &cuts);
   if (status == NULL) status = tpui_partition_order(window, live, out->records, &count);
   if (status == NULL && options->single) {

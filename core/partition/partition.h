@@ -18,9 +18,9 @@
 #include "partition/program.h"
 
 typedef struct tpu_partition_options_t {
-  uint32_t max_records;   // most records in one program
-  uint32_t min_records;   // repeats shorter than this are chunked together
-  bool single;            // one program per record (to find the one that fails)
+  uint32_t max_records;  // most records in one program
+  uint32_t min_records;  // repeats shorter than this are chunked together
+  bool single;           // one program per record (to find the one that fails)
 } tpu_partition_options_t;
 
 typedef struct tpu_partition_t {

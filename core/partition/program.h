@@ -11,20 +11,20 @@ extern "C" {
 #endif
 
 typedef struct tpu_program_input_t {
-  uint32_t ref;        // WINDOW or EXTERNAL, without the view bit
-  bool donatable;      // its content may be reused for an output
+  uint32_t ref;    // WINDOW or EXTERNAL, without the view bit
+  bool donatable;  // its content may be reused for an output
 } tpu_program_input_t;
 
 typedef struct tpu_program_t {
-  const tpu_window_t* window;     // borrowed
+  const tpu_window_t* window;  // borrowed
   uint32_t record_count;
-  const uint32_t* records;        // record indices, in execution order
+  const uint32_t* records;  // record indices, in execution order
   uint32_t input_count;
   const tpu_program_input_t* inputs;  // buffer arguments, in argument order
   uint32_t output_count;
-  const uint32_t* outputs;        // window value numbers, in result order
-  const uint8_t* slot_dynamic;    // [window->slot_count] 1: the slot is a program argument
-  bool host_calls;                // it may call the C kernels of host/ (CPU platform only)
+  const uint32_t* outputs;      // window value numbers, in result order
+  const uint8_t* slot_dynamic;  // [window->slot_count] 1: the slot is a program argument
+  bool host_calls;              // it may call the C kernels of host/ (CPU platform only)
 } tpu_program_t;
 
 #ifdef __cplusplus

@@ -106,9 +106,9 @@ typedef struct ffi_values_t {
 typedef struct ffi_attrs_t {
   FFI_HEAD;
   int64_t count;
-  int32_t* types;      // FFI_ATTR_
+  int32_t* types;  // FFI_ATTR_
   ffi_span_t** names;
-  void** values;       // ffi_scalar_t* or ffi_span_t*
+  void** values;  // ffi_scalar_t* or ffi_span_t*
 } ffi_attrs_t;
 
 /* --- functions of the plugin --- */

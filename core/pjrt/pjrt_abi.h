@@ -36,8 +36,8 @@ typedef struct pjrt_extension_base_t {
 
 enum { PJRT_EXTENSION_FFI = 5 };
 
-#define PJRT_ARGS_HEAD              \
-  size_t struct_size;               \
+#define PJRT_ARGS_HEAD \
+  size_t struct_size;  \
   pjrt_extension_base_t* extension_start
 
 typedef struct pjrt_api_version_t {
@@ -310,9 +310,9 @@ typedef struct pjrt_executable_output_element_types_args_t {
 typedef struct pjrt_executable_output_dimensions_args_t {
   PJRT_ARGS_HEAD;
   pjrt_executable_t* executable;
-  size_t num_outputs;        // out
-  const int64_t* dims;       // out; all outputs' sizes, one after the other
-  const size_t* dim_sizes;   // out; rank of each output
+  size_t num_outputs;       // out
+  const int64_t* dims;      // out; all outputs' sizes, one after the other
+  const size_t* dim_sizes;  // out; rank of each output
 } pjrt_executable_output_dimensions_args_t;
 
 typedef struct pjrt_executable_serialize_args_t {

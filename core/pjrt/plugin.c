@@ -31,7 +31,8 @@ static tpui_plugin_t* plugins[MAX_PLUGINS];  // guarded by plugins_mutex; entrie
 static int plugin_count;
 
 tpu_status_t tpui_pjrt_missing(const tpui_plugin_t* plugin, tpui_pjrt_call_t call) {
-  return tpu_status_make(TPU_UNIMPLEMENTED, "%s: the plugin '%s' (PJRT %d.%d) does not have this call",
+  return tpu_status_make(TPU_UNIMPLEMENTED,
+                         "%s: the plugin '%s' (PJRT %d.%d) does not have this call",
                          call_infos[call].name, plugin->path, plugin->api->version.major_version,
                          plugin->api->version.minor_version);
 }
@@ -110,8 +111,9 @@ static uint64_t file_fingerprint(const char* path) {
 static tpu_status_t open_library(const char* path, const pjrt_api_t** out_api) {
   struct stat info;
   if (stat(path, &info) != 0) {
-    return tpu_status_make(errno == ENOENT || errno == ENOTDIR ? TPU_NOT_FOUND : TPU_INVALID_ARGUMENT,
-                           "PJRT plugin '%s': %s", path, strerror(errno));
+    return tpu_status_make(
+        errno == ENOENT || errno == ENOTDIR ? TPU_NOT_FOUND : TPU_INVALID_ARGUMENT,
+        "PJRT plugin '%s': %s", path, strerror(errno));
   }
   /* LOCAL: two plugins carry their own copies of LLVM and protobuf. */
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -128,7 +130,8 @@ static tpu_status_t open_library(const char* path, const pjrt_api_t** out_api) {
   }
   *out_api = get_api();
   if (*out_api == NULL) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "PJRT plugin '%s': GetPjrtApi returned NULL", path);
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "PJRT plugin '%s': GetPjrtApi returned NULL",
+                           path);
   }
   return NULL;
 }
@@ -146,10 +149,11 @@ static tpu_status_t check_version(const tpui_plugin_t* plugin) {
   const pjrt_api_version_t* version = &plugin->api->version;
   if (plugin->api->struct_size < offsetof(pjrt_api_t, slots) ||
       version->major_version != MAJOR_VERSION || version->minor_version < OLDEST_MINOR_VERSION) {
-    return tpu_status_make(TPU_FAILED_PRECONDITION,
-                           "PJRT plugin '%s' has API version %d.%d; %d.%d or a newer %d.x is needed",
-                           plugin->path, version->major_version, version->minor_version,
-                           MAJOR_VERSION, OLDEST_MINOR_VERSION, MAJOR_VERSION);
+    return tpu_status_make(
+        TPU_FAILED_PRECONDITION,
+        "PJRT plugin '%s' has API version %d.%d; %d.%d or a newer %d.x is needed", plugin->path,
+        version->major_version, version->minor_version, MAJOR_VERSION, OLDEST_MINOR_VERSION,
+        MAJOR_VERSION);
   }
   return NULL;
 }
@@ -200,8 +204,8 @@ static tpu_status_t find_or_make(const char* path, const tpui_plugin_t** out_plu
     }
   }
   if (plugin_count == MAX_PLUGINS) {
-    return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "PJRT plugin '%s': %d plugins are loaded already",
-                           path, MAX_PLUGINS);
+    return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
+                           "PJRT plugin '%s': %d plugins are loaded already", path, MAX_PLUGINS);
   }
   tpui_plugin_t* plugin = NULL;
   TPU_RETURN_IF_ERROR(make_plugin(path, &plugin));

@@ -5,9 +5,9 @@
 #include "base/alloc.h"
 
 #define SUPERBLOCK_SHIFT 24
-#define MIN_CLASS 8          // 256 bytes
-#define CLASS_COUNT 48       // up to 2^47 bytes
-#define RESERVE_SHIFT_MAX 45 // 32 TiB
+#define MIN_CLASS 8           // 256 bytes
+#define CLASS_COUNT 48        // up to 2^47 bytes
+#define RESERVE_SHIFT_MAX 45  // 32 TiB
 #define RESERVE_SHIFT_MIN 36
 
 typedef struct superblock_t {
@@ -25,8 +25,8 @@ typedef struct free_list_t {
 
 struct tpu_address_space_t {
   char* base;
-  int shift;                // reservation is 2^shift bytes
-  superblock_t* blocks;     // [block_count] used so far
+  int shift;             // reservation is 2^shift bytes
+  superblock_t* blocks;  // [block_count] used so far
   size_t block_count, block_capacity;
   free_list_t free[CLASS_COUNT];
 };
@@ -69,8 +69,8 @@ static int class_of(int64_t size) {
 
 /* Room for all ranges of a class, so that giving one back needs no memory. */
 static tpu_status_t reserve_free(free_list_t* list, size_t fresh) {
-  TPU_RETURN_IF_ERROR(tpu_grow((void**)&list->addresses, &list->capacity, list->ranges + fresh,
-                               sizeof(void*)));
+  TPU_RETURN_IF_ERROR(
+      tpu_grow((void**)&list->addresses, &list->capacity, list->ranges + fresh, sizeof(void*)));
   list->ranges += fresh;
   return NULL;
 }
@@ -88,10 +88,11 @@ static tpu_status_t open_blocks(tpu_address_space_t* space, int class_) {
   size_t count = class_ > SUPERBLOCK_SHIFT ? (size_t)1 << (class_ - SUPERBLOCK_SHIFT) : 1;
   size_t first = space->block_count;
   if ((first + count) << SUPERBLOCK_SHIFT > (size_t)1 << space->shift) {
-    return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
-                           "storage addresses: no range of %lld bytes is left in the reservation of "
-                           "%lld bytes; free tensors first",
-                           1ll << class_, 1ll << space->shift);
+    return tpu_status_make(
+        TPU_RESOURCE_EXHAUSTED,
+        "storage addresses: no range of %lld bytes is left in the reservation of "
+        "%lld bytes; free tensors first",
+        1ll << class_, 1ll << space->shift);
   }
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&space->blocks, &space->block_capacity, first + count,
                                sizeof(superblock_t)));
@@ -105,8 +106,7 @@ static tpu_status_t open_blocks(tpu_address_space_t* space, int class_) {
     return status;
   }
   for (size_t i = 0; i < count; ++i) {
-    space->blocks[first + i] =
-        (superblock_t){.head = (uint32_t)first, .class_ = (uint8_t)class_};
+    space->blocks[first + i] = (superblock_t){.head = (uint32_t)first, .class_ = (uint8_t)class_};
   }
   space->blocks[first].owners = owners;
   space->block_count += count;

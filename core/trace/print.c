@@ -70,17 +70,12 @@ static void print_number(tpu_strbuf_t* text, uint32_t ref, const tpu_slot_t* num
 static void print_operand(tpu_strbuf_t* text, uint32_t ref, tpu_meta_id_t view,
                           const tpu_slot_t* slot) {
   switch (tpu_ref_kind(ref)) {
-    case TPU_REF_WINDOW:
-      tpu_strbuf_printf(text, "%%%u", tpu_ref_index(ref));
-      break;
-    case TPU_REF_EXTERNAL:
-      tpu_strbuf_printf(text, "ext%u", tpu_ref_index(ref));
-      break;
+    case TPU_REF_WINDOW: tpu_strbuf_printf(text, "%%%u", tpu_ref_index(ref)); break;
+    case TPU_REF_EXTERNAL: tpu_strbuf_printf(text, "ext%u", tpu_ref_index(ref)); break;
     case TPU_REF_SCALAR:
       if (view == 0) print_number(text, ref, slot);
       break;
-    default:
-      tpu_strbuf_append(text, "none");
+    default: tpu_strbuf_append(text, "none");
   }
   bool written = tpu_ref_kind(ref) == TPU_REF_SCALAR && view != 0;
   if ((ref & TPU_REF_VIEW_BIT) || written) print_view(text, view, slot);
@@ -106,9 +101,7 @@ static void print_operands(tpu_strbuf_t* text, const tpu_window_t* window,
 static void print_attribute(tpu_strbuf_t* text, tpu_attrs_id_t attrs, int position) {
   const int64_t* values;
   switch (tpu_attr_kind(attrs, position)) {
-    case TPU_ATTR_INT:
-      tpu_strbuf_append_int(text, tpu_attr_int(attrs, position, 0));
-      break;
+    case TPU_ATTR_INT: tpu_strbuf_append_int(text, tpu_attr_int(attrs, position, 0)); break;
     case TPU_ATTR_DTYPE:
       tpu_strbuf_append(text, tpu_dtype_hlo(tpu_attr_dtype(attrs, position, TPU_DTYPE_INVALID)));
       break;
@@ -117,14 +110,9 @@ static void print_attribute(tpu_strbuf_t* text, tpu_attrs_id_t attrs, int positi
       print_list(text, "[", values, count, "]");
       break;
     }
-    case TPU_ATTR_DOUBLE:
-      print_double(text, tpu_attr_double(attrs, position, 0));
-      break;
-    case TPU_ATTR_TEXT:
-      tpu_strbuf_printf(text, "\"%s\"", tpu_attr_text(attrs, position));
-      break;
-    default:
-      tpu_strbuf_append(text, "none");
+    case TPU_ATTR_DOUBLE: print_double(text, tpu_attr_double(attrs, position, 0)); break;
+    case TPU_ATTR_TEXT: tpu_strbuf_printf(text, "\"%s\"", tpu_attr_text(attrs, position)); break;
+    default: tpu_strbuf_append(text, "none");
   }
 }
 

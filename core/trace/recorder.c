@@ -87,8 +87,8 @@ static tpu_status_t reserve_externals(tpu_recorder_t* r, size_t count) {
 tpu_status_t tpu_recorder_begin(tpu_recorder_t* r, int operand_count, int result_count) {
   size_t words = HEADER_WORDS + 2 * (size_t)operand_count + (size_t)result_count;
   if (TPU_UNLIKELY(r->word_count + words > r->word_capacity)) {
-    TPU_RETURN_IF_ERROR(tpu_grow((void**)&r->words, &r->word_capacity, r->word_count + words,
-                                 sizeof(uint32_t)));
+    TPU_RETURN_IF_ERROR(
+        tpu_grow((void**)&r->words, &r->word_capacity, r->word_count + words, sizeof(uint32_t)));
   }
   if (TPU_UNLIKELY(r->slot_count + (size_t)operand_count > r->slot_capacity)) {
     TPU_RETURN_IF_ERROR(tpu_grow((void**)&r->slots, &r->slot_capacity,

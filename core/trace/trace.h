@@ -56,8 +56,8 @@ static inline bool tpu_ref_has_slot(uint32_t ref) {
 
 /* A slot: one number that belongs to a record but not to its identity. */
 typedef union tpu_slot_t {
-  double as_double;   // SCALAR of a float dtype
-  int64_t as_int;     // SCALAR of other dtypes; view offsets
+  double as_double;  // SCALAR of a float dtype
+  int64_t as_int;    // SCALAR of other dtypes; view offsets
   uint64_t bits;
 } tpu_slot_t;
 
@@ -69,10 +69,10 @@ typedef struct tpu_record_t {
   tpu_dtype_t compute_dtype;  // INVALID when the op does not promote
   uint8_t variant;            // tpu_call_variant_t
   tpu_attrs_id_t attrs;
-  const uint32_t* operands;   // 2 words each
-  const uint32_t* results;    // metadata ids
-  uint32_t first_value;       // window number of result 0
-  uint32_t first_slot;        // index of the record's first slot in the window's slots
+  const uint32_t* operands;  // 2 words each
+  const uint32_t* results;   // metadata ids
+  uint32_t first_value;      // window number of result 0
+  uint32_t first_slot;       // index of the record's first slot in the window's slots
 } tpu_record_t;
 
 static inline uint32_t tpu_record_ref(const tpu_record_t* r, int k) { return r->operands[2 * k]; }
@@ -114,8 +114,8 @@ typedef struct tpu_window_t {
   const uint32_t* record_values;  // [record_count] first_value of each record
   const uint32_t* record_slots;   // [record_count] first_slot of each record
   uint32_t record_count;
-  const tpu_meta_id_t* value_metas;     // [value_count] metadata of each value
-  const uint32_t* value_records;        // [value_count] record that makes it
+  const tpu_meta_id_t* value_metas;  // [value_count] metadata of each value
+  const uint32_t* value_records;     // [value_count] record that makes it
   uint32_t value_count;
   const tpu_meta_id_t* external_metas;  // [external_count]
   uint32_t external_count;

@@ -17,18 +17,18 @@ typedef enum tpu_value_state_t {
 } tpu_value_state_t;
 
 typedef struct tpu_value_t {
-  int32_t refs;              // storages, externals of the window and of jobs, undo entries
-  int32_t undo_refs;         // of these, undo entries: they do not keep a buffer from donation
+  int32_t refs;       // storages, externals of the window and of jobs, undo entries
+  int32_t undo_refs;  // of these, undo entries: they do not keep a buffer from donation
   tpu_value_state_t state;
-  tpu_meta_id_t meta;        // dtype, sizes and the strides that lay it out in its storage
-  uint32_t number;           // RECORDED: number in the window
-  uint32_t external_window;  // window that lists it as external ...
-  uint32_t external_number;  // ... under this number
-  struct tpu_value_t** slot; // RECORDED, LAUNCHED: the window's or job's entry, cleared at death
-  tpu_buffer_t* buffer;      // READY; owned
-  tpu_status_t error;        // FAILED; owned
-  uint64_t flight;           // FAILED: serial of the job that it failed in
-  bool awaited;              // READY: the content is there, or somebody was told why not
+  tpu_meta_id_t meta;         // dtype, sizes and the strides that lay it out in its storage
+  uint32_t number;            // RECORDED: number in the window
+  uint32_t external_window;   // window that lists it as external ...
+  uint32_t external_number;   // ... under this number
+  struct tpu_value_t** slot;  // RECORDED, LAUNCHED: the window's or job's entry, cleared at death
+  tpu_buffer_t* buffer;       // READY; owned
+  tpu_status_t error;         // FAILED; owned
+  uint64_t flight;            // FAILED: serial of the job that it failed in
+  bool awaited;               // READY: the content is there, or somebody was told why not
   struct tpu_value_t* next_free;
 } tpu_value_t;
 

@@ -148,8 +148,8 @@ tpu_status_t tpu_meta_intern(tpu_dtype_t dtype, int rank, const int64_t* sizes,
                              const int64_t* strides, tpu_meta_id_t* out_id) {
   *out_id = 0;
   if (TPU_UNLIKELY((unsigned)rank > TPU_MAX_RANK)) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "a tensor of %d dimensions; at most %d work",
-                           rank, TPU_MAX_RANK);
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "a tensor of %d dimensions; at most %d work", rank,
+                           TPU_MAX_RANK);
   }
   meta_key_t key = {dtype, rank, sizes, strides};
   uint64_t hash = hash_key(&key);

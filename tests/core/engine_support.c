@@ -43,8 +43,7 @@ bool world_open_real(world_t* world, tpu_eager_mode_t mode) {
     tpu_test_skip("TORCH_TPU_PJRT_PLUGIN is not set");
     return false;
   }
-  tpu_device_options_t options = {
-      .plugin_path = path, .platform = TPU_PLATFORM_CPU, .threads = 1};
+  tpu_device_options_t options = {.plugin_path = path, .platform = TPU_PLATFORM_CPU, .threads = 1};
   return open_engine(world, &options, mode);
 }
 
@@ -104,10 +103,8 @@ tpu_operand_t operand_of(tensor_t tensor) {
 }
 
 tpu_operand_t number_of(double number) {
-  return (tpu_operand_t){.kind = TPU_OPERAND_SCALAR,
-                         .wrapped = 1,
-                         .scalar_dtype = TPU_F64,
-                         .number_double = number};
+  return (tpu_operand_t){
+      .kind = TPU_OPERAND_SCALAR, .wrapped = 1, .scalar_dtype = TPU_F64, .number_double = number};
 }
 
 static tpu_meta_id_t result_meta(int count, const tpu_operand_t* operands) {
@@ -192,8 +189,7 @@ void world_sync(world_t* world) { TPU_EXPECT_OK(tpu_engine_flush(world->engine, 
 
 tpu_status_t world_read(world_t* world, tensor_t tensor, float* out) {
   tpu_operand_t operand = operand_of(tensor);
-  return tpu_engine_read(world->engine, &operand, out,
-                         tpu_meta_bytes(tpu_meta_get(tensor.view)));
+  return tpu_engine_read(world->engine, &operand, out, tpu_meta_bytes(tpu_meta_get(tensor.view)));
 }
 
 void expect_content(const char* file, int line, world_t* world, tensor_t tensor, float first,

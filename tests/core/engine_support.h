@@ -9,8 +9,8 @@
 typedef struct world_t {
   const fake_control_t* fake;  // NULL on a real plugin
   tpu_engine_t* engine;
-  int64_t blocks;              // allocations alive before the engine was made
-  int asked;                   // how often a signature was unknown
+  int64_t blocks;  // allocations alive before the engine was made
+  int asked;       // how often a signature was unknown
 } world_t;
 
 /* A view of a storage; the storage is one reference of the test's. */
@@ -28,9 +28,7 @@ bool world_open_real(world_t* world, tpu_eager_mode_t mode);
 void world_close(world_t* world);
 
 tpu_meta_id_t meta_of(tpu_dtype_t dtype, int rank, const int64_t* sizes, const int64_t* strides);
-static inline tpu_meta_id_t vector_of(int64_t size) {
-  return meta_of(TPU_F32, 1, &size, NULL);
-}
+static inline tpu_meta_id_t vector_of(int64_t size) { return meta_of(TPU_F32, 1, &size, NULL); }
 
 /* f32[size] with content first, first + 1, ... */
 tensor_t world_range(world_t* world, int64_t size, float first);

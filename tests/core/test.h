@@ -72,17 +72,17 @@ static inline int64_t tpu_test_random_range(uint64_t* state, int64_t low, int64_
   }                                                                     \
   static void test_##test_name(void)
 
-#define TPU_EXPECT(cond)                                                                \
-  do {                                                                                  \
-    if (!(cond)) tpu_test_fail(__FILE__, __LINE__, "expected: %s", #cond);              \
+#define TPU_EXPECT(cond)                                                   \
+  do {                                                                     \
+    if (!(cond)) tpu_test_fail(__FILE__, __LINE__, "expected: %s", #cond); \
   } while (0)
 /* Ends the test (a function that returns void) when the condition does not hold. */
-#define TPU_REQUIRE(cond)                                                               \
-  do {                                                                                  \
-    if (!(cond)) {                                                                      \
-      tpu_test_fail(__FILE__, __LINE__, "required: %s", #cond);                         \
-      return;                                                                           \
-    }                                                                                   \
+#define TPU_REQUIRE(cond)                                       \
+  do {                                                          \
+    if (!(cond)) {                                              \
+      tpu_test_fail(__FILE__, __LINE__, "required: %s", #cond); \
+      return;                                                   \
+    }                                                           \
   } while (0)
 /* Integers and pointers. */
 #define TPU_EXPECT_EQ(a, b) \
@@ -93,9 +93,9 @@ static inline int64_t tpu_test_random_range(uint64_t* state, int64_t low, int64_
   (void)tpu_test_check_code(__FILE__, __LINE__, #status, (status), TPU_OK)
 #define TPU_EXPECT_CODE(status, code) \
   (void)tpu_test_check_code(__FILE__, __LINE__, #status, (status), (code))
-#define TPU_REQUIRE_OK(status)                                                          \
-  do {                                                                                  \
-    if (!tpu_test_check_code(__FILE__, __LINE__, #status, (status), TPU_OK)) return;    \
+#define TPU_REQUIRE_OK(status)                                                       \
+  do {                                                                               \
+    if (!tpu_test_check_code(__FILE__, __LINE__, #status, (status), TPU_OK)) return; \
   } while (0)
 #define TPU_OOM_SWEEP(body, arg) tpu_test_oom_sweep(__FILE__, __LINE__, (body), (arg))
 

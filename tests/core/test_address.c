@@ -20,7 +20,7 @@ static bool overlap(const char* a, int64_t a_size, const char* b, int64_t b_size
 TPU_TEST(address_ranges_do_not_overlap) {
   tpu_address_space_t* space = NULL;
   TPU_REQUIRE_OK(tpu_address_space_create(&space));
-  static const int64_t sizes[] = {1,       255,     256,      257,     4096,      4097,
+  static const int64_t sizes[] = {1,       255,     256,           257,       4096,      4097,
                                   1 << 20, 1 << 24, (1 << 24) + 1, 3ll << 30, 1ll << 34, 100};
   enum { COUNT = sizeof(sizes) / sizeof(sizes[0]) };
   char* addresses[COUNT];
@@ -167,9 +167,7 @@ static tpu_status_t use_space(void* arg) {
   return status;
 }
 
-TPU_TEST(address_out_of_memory) {
-  TPU_EXPECT(TPU_OOM_SWEEP(use_space, NULL) > 5);
-}
+TPU_TEST(address_out_of_memory) { TPU_EXPECT(TPU_OOM_SWEEP(use_space, NULL) > 5); }
 
 /* A failure to open a superblock leaves the space as it was. */
 TPU_TEST(address_take_after_failure) {

@@ -101,7 +101,9 @@ static tpu_compile_stats_t stats_of(fixture_t* f) {
 
 /* --- options --- */
 
-static tpu_platform_t platform_of(tpu_platform_kind_t kind) { return (tpu_platform_t){.kind = kind}; }
+static tpu_platform_t platform_of(tpu_platform_kind_t kind) {
+  return (tpu_platform_t){.kind = kind};
+}
 
 TPU_TEST(compile_options_bytes) {
   tpu_strbuf_t bytes = {0};
@@ -115,7 +117,9 @@ TPU_TEST(compile_options_bytes) {
   tpu_strbuf_clear(&bytes);
   platform = platform_of(TPU_PLATFORM_CPU);
   tpui_options_encode(&platform, false, 2, &bytes);  // without the second override
-  static const char override[] = "\x3a\x26\x0a\x1bxla_cpu_enable_fast_min_max\x12\x07\x0a\x05" "False";
+  static const char override[] =
+      "\x3a\x26\x0a\x1bxla_cpu_enable_fast_min_max\x12\x07\x0a\x05"
+      "False";
   TPU_EXPECT_EQ(bytes.size, sizeof(plain) + sizeof(override) - 1);
   TPU_EXPECT(memcmp(bytes.data + sizeof(plain), override, sizeof(override) - 1) == 0);
   tpu_strbuf_free(&bytes);
@@ -163,7 +167,8 @@ TPU_TEST(compile_executable_outlives_the_cache) {
   fixture_t f;
   if (!begin(&f, "1M")) return;
   static const char text[] =
-      "module { func.func public @main(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> } }";
+      "module { func.func public @main(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> } "
+      "}";
   tpu_executable_t* executable = NULL;
   TPU_EXPECT_OK(tpu_compiler_get(f.compiler, text, sizeof(text) - 1, NULL, &executable));
   tpu_compiler_clear_memory(f.compiler);
@@ -446,7 +451,8 @@ TPU_TEST(compile_renamed_file_is_refused) {
 static int64_t folder_bytes(const fixture_t* f) {
   char command[160];
   (void)snprintf(command, sizeof(command),
-                 "find %s -type f -printf '%%s\\n' | awk '{ s += $1 } END { print s + 0 }'", f->folder);
+                 "find %s -type f -printf '%%s\\n' | awk '{ s += $1 } END { print s + 0 }'",
+                 f->folder);
   FILE* pipe = popen(command, "r");
   if (pipe == NULL) return -1;
   long long bytes = -1;
@@ -495,7 +501,8 @@ TPU_TEST(compile_eviction_leaves_foreign_files) {
   /* A temporary file of a process that died a day ago. */
   (void)snprintf(path, sizeof(path), "%s/ab", f.folder);
   (void)mkdir(path, 0700);
-  (void)snprintf(path, sizeof(path), "%s/ab/abababababababababababababababab.bin.tmp.1.2", f.folder);
+  (void)snprintf(path, sizeof(path), "%s/ab/abababababababababababababababab.bin.tmp.1.2",
+                 f.folder);
   file = fopen(path, "w");
   TPU_REQUIRE(file != NULL);
   (void)fclose(file);

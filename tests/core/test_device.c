@@ -494,8 +494,8 @@ static void* run_many(void* argument) {
   }
   for (int round = 0; round < many->rounds; ++round) {
     tpu_buffer_t* outputs[MANY];
-    TPU_EXPECT_OK(tpu_executable_run(many->executable, MANY, many->inputs, donatable, NULL, bytes,
-                                     outputs));
+    TPU_EXPECT_OK(
+        tpu_executable_run(many->executable, MANY, many->inputs, donatable, NULL, bytes, outputs));
     for (int i = 0; i < MANY; ++i) tpu_buffer_release(outputs[i]);
   }
   return NULL;
@@ -534,7 +534,8 @@ static tpu_status_t use_executable(tpu_device_t* device, tpu_executable_t* execu
   float all[6];
   TPU_RETURN_IF_ERROR(make_buffer(device, &buffers[0]));
   TPU_RETURN_IF_ERROR(make_buffer(device, &buffers[1]));
-  TPU_RETURN_IF_ERROR(tpu_executable_run(executable, 2, buffers, first, first, &bytes, &buffers[2]));
+  TPU_RETURN_IF_ERROR(
+      tpu_executable_run(executable, 2, buffers, first, first, &bytes, &buffers[2]));
   TPU_RETURN_IF_ERROR(tpu_buffer_read(buffers[2], 4, all, 8));
   return tpu_buffer_await(buffers[1]);
 }
@@ -571,7 +572,7 @@ TPU_TEST(device_every_pjrt_call_may_fail) {
   tpu_platform_kind_t kinds[] = {TPU_PLATFORM_CPU, TPU_PLATFORM_TPU};
   for (int k = 0; k < 2; ++k) {
     TPU_EXPECT_OK(whole_life(&kinds[k]));
-      fake_stats_t stats;
+    fake_stats_t stats;
     fake->reset();
     TPU_EXPECT_OK(whole_life(&kinds[k]));
     fake->stats(&stats);
@@ -599,7 +600,7 @@ TPU_TEST(device_every_allocation_may_fail) {
   tpu_platform_kind_t kinds[] = {TPU_PLATFORM_CPU, TPU_PLATFORM_TPU};
   for (int k = 0; k < 2; ++k) {
     TPU_EXPECT_OK(whole_life(&kinds[k]));
-      TPU_EXPECT(TPU_OOM_SWEEP(whole_life, &kinds[k]) > 10);
+    TPU_EXPECT(TPU_OOM_SWEEP(whole_life, &kinds[k]) > 10);
     end(fake);
   }
 }

@@ -351,8 +351,12 @@ TPU_TEST(engine_refuses_too_wide_calls) {
   for (int i = 0; i < WIDE; ++i) operands[i] = operand_of(a);
   static tpu_result_t results[WIDE];
   for (int i = 0; i < WIDE; ++i) results[i] = (tpu_result_t){.meta = a.view};
-  call = (tpu_call_t){.op = TPU_OP_ADD, .operand_count = WIDE, .operands = operands,
-                      .result_count = WIDE, .results = results, .has_metas = true};
+  call = (tpu_call_t){.op = TPU_OP_ADD,
+                      .operand_count = WIDE,
+                      .operands = operands,
+                      .result_count = WIDE,
+                      .results = results,
+                      .has_metas = true};
   TPU_EXPECT_OK(tpu_engine_record(w.engine, &call, &unknown));
   for (int i = 0; i < WIDE; ++i) tpu_storage_release(results[i].storage);
   // Asked without metadata: as many results as never were learnt.

@@ -6,9 +6,8 @@
 /* The status has this code and its text names `part`. Takes it. */
 static void expect_error(int line, tpu_status_t status, tpu_status_code_t code, const char* part) {
   if (tpu_status_code(status) != code || strstr(tpu_status_message(status), part) == NULL) {
-    tpu_test_fail(__FILE__, line, "expected %s with \"%s\", got %s: %s",
-                  tpu_status_code_name(code), part, tpu_status_code_name(tpu_status_code(status)),
-                  tpu_status_message(status));
+    tpu_test_fail(__FILE__, line, "expected %s with \"%s\", got %s: %s", tpu_status_code_name(code),
+                  part, tpu_status_code_name(tpu_status_code(status)), tpu_status_message(status));
   }
   tpu_status_free(status);
 }
@@ -100,9 +99,9 @@ TPU_TEST(failure_in_a_chain_of_updates) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t a = world_range(&w, 8, 1), b = world_range(&w, 8, 3);
-  world_update_by(&w, TPU_OP_ADD, a, 1);   // gives zeros on this plugin
+  world_update_by(&w, TPU_OP_ADD, a, 1);  // gives zeros on this plugin
   world_update_impossible(&w, a);
-  world_update_by(&w, TPU_OP_MUL, a, 2);   // fails with it
+  world_update_by(&w, TPU_OP_MUL, a, 2);  // fails with it
   world_update_impossible(&w, b);
   world_update_by(&w, TPU_OP_MUL, b, 2);
   tpu_status_free(wait_all(&w));

@@ -113,10 +113,13 @@ TPU_TEST(replay_in_every_mode) {
 
 /* What makes a template impossible, one by one. */
 TPU_TEST(replay_obstacles) {
-  static const char* const reasons[] = {
-      "reads a tensor's content on the host", "waits for the device",
-      "writes to a tensor that it did not make", "not among its arguments",
-      "a result was not computed by it", "a part of another tensor", "computes nothing"};
+  static const char* const reasons[] = {"reads a tensor's content on the host",
+                                        "waits for the device",
+                                        "writes to a tensor that it did not make",
+                                        "not among its arguments",
+                                        "a result was not computed by it",
+                                        "a part of another tensor",
+                                        "computes nothing"};
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t inputs[2] = {world_range(&w, 8, 1), world_range(&w, 8, 2)};

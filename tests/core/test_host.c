@@ -95,8 +95,8 @@ static const tpu_dtype_t dtypes[] = {TPU_BOOL, TPU_U8,  TPU_I8,  TPU_I16, TPU_U1
 enum { DTYPE_COUNT = sizeof(dtypes) / sizeof(dtypes[0]) };
 
 static uint64_t special_bits(tpu_dtype_t dtype, uint64_t r) {
-  static const float floats[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0f, -0.0f, 1.0f, -1.0f, 1e-40f,
-                                 -1e-40f, 2e-40f, 3.4e38f};
+  static const float floats[] = {NAN,  -NAN,  INFINITY, -INFINITY, 0.0f,   -0.0f,
+                                 1.0f, -1.0f, 1e-40f,   -1e-40f,   2e-40f, 3.4e38f};
   float x = floats[r % 12];
   uint32_t bits;
   memcpy(&bits, &x, 4);
@@ -108,8 +108,8 @@ static uint64_t special_bits(tpu_dtype_t dtype, uint64_t r) {
     memcpy(&wide_bits, &wide, 8);
     return wide_bits;
   }
-  static const uint16_t halves[] = {0x7e00, 0xfe01, 0x7c00, 0xfc00, 0, 0x8000, 0x3c00, 0xbc00,
-                                    1,      0x8001, 2,      0x7bff};
+  static const uint16_t halves[] = {0x7e00, 0xfe01, 0x7c00, 0xfc00, 0, 0x8000,
+                                    0x3c00, 0xbc00, 1,      0x8001, 2, 0x7bff};
   if (dtype == TPU_F16) return halves[r % 12];
   static const uint64_t integers[] = {0, 1, UINT64_MAX, INT64_MAX, (uint64_t)INT64_MIN, 127, 128};
   return integers[r % 7];
@@ -121,8 +121,7 @@ static void put(tpu_dtype_t dtype, void* data, int64_t i, uint64_t bits) {
   memcpy((char*)data + (size_t)i * bytes, &bits, bytes);
 }
 
-static void fill(tpu_dtype_t dtype, void* data, int64_t count, pattern_t pattern,
-                 uint64_t* state) {
+static void fill(tpu_dtype_t dtype, void* data, int64_t count, pattern_t pattern, uint64_t* state) {
   uint64_t one = tpu_test_random(state);
   for (int64_t i = 0; i < count; ++i) {
     uint64_t r = tpu_test_random(state), bits = r;
@@ -156,10 +155,8 @@ typedef struct setup_t {
 } setup_t;
 
 static tpu_host_attr_t int_attr(const char* name, int64_t value) {
-  return (tpu_host_attr_t){.name = name,
-                           .name_size = strlen(name),
-                           .kind = TPU_HOST_ATTR_INT,
-                           .as_int = value};
+  return (tpu_host_attr_t){
+      .name = name, .name_size = strlen(name), .kind = TPU_HOST_ATTR_INT, .as_int = value};
 }
 
 static tpu_host_buffer_t buffer(tpu_dtype_t dtype, const int64_t* sizes, int64_t count) {
@@ -201,8 +198,7 @@ static number_t* oracle(const setup_t* s, int64_t o, int64_t i, bool down) {
   int64_t length = s->sizes[0][1], inner = s->sizes[0][2];
   number_t* numbers = malloc((size_t)length * sizeof(number_t) + 1);
   for (int64_t e = 0; e < length; ++e) {
-    numbers[e] = number_at(s->operands[0].dtype, s->operands[0].data,
-                           (o * length + e) * inner + i);
+    numbers[e] = number_at(s->operands[0].dtype, s->operands[0].data, (o * length + e) * inner + i);
     numbers[e].position = e;
   }
   qsort(numbers, (size_t)length, sizeof(number_t), down ? descending : ascending);
@@ -320,10 +316,10 @@ TPU_TEST(host_sort_of_one_number) {
 /* --- topk, kth --- */
 
 TPU_TEST(host_topk_equals_the_oracle) {
-  static const int64_t shapes[][4] = {
-      {2, 1, 1, 1},     {2, 10, 1, 0},    {2, 10, 1, 3},     {3, 100, 1, 25},  {3, 100, 1, 26},
-      {1, 1000, 1, 1},  {1, 1000, 1, 50}, {1, 5000, 1, 1250}, {1, 20000, 1, 7}, {2, 600, 3, 20},
-      {1, 20000, 1, 300}, {2, 50, 17, 50}};
+  static const int64_t shapes[][4] = {{2, 1, 1, 1},     {2, 10, 1, 0},      {2, 10, 1, 3},
+                                      {3, 100, 1, 25},  {3, 100, 1, 26},    {1, 1000, 1, 1},
+                                      {1, 1000, 1, 50}, {1, 5000, 1, 1250}, {1, 20000, 1, 7},
+                                      {2, 600, 3, 20},  {1, 20000, 1, 300}, {2, 50, 17, 50}};
   uint64_t state = 13;
   for (int d = 0; d < DTYPE_COUNT; ++d) {
     for (size_t k = 0; k < sizeof(shapes) / sizeof(shapes[0]); ++k) {

@@ -21,13 +21,13 @@ enum { MAX_TASKS = 64 };
 
 typedef struct pool_t {
   int64_t threads;
-  bool refuses;       // to schedule
-  bool lazy;          // tasks run only in pool_drain
+  bool refuses;  // to schedule
+  bool lazy;     // tasks run only in pool_drain
   int count;
   void (*tasks[MAX_TASKS])(void*);
   void* data[MAX_TASKS];
   pthread_t running[MAX_TASKS];
-  int errors;         // destroyed
+  int errors;  // destroyed
 } pool_t;
 static pool_t pool;
 
@@ -73,8 +73,10 @@ static ffi_error_t* thread_count(void* arg) {
 
 static void pool_drain(void) {
   for (int k = 0; k < pool.count; ++k) {
-    if (pool.lazy) (void)thread_main((void*)(intptr_t)k);
-    else (void)pthread_join(pool.running[k], NULL);
+    if (pool.lazy)
+      (void)thread_main((void*)(intptr_t)k);
+    else
+      (void)pthread_join(pool.running[k], NULL);
   }
 }
 
@@ -155,8 +157,11 @@ static void make_frame(frame_t* f) {
   static const char* const names[] = {"dim", "flag", "name", "scale"};
   memset(f, 0, sizeof(*f));
   for (int i = 0; i < 3; ++i) {
-    f->buffers[i] = (ffi_buffer_t){.struct_size = 48, .dtype = i == 1 ? FFI_BF16 : FFI_F32,
-                                   .data = data, .rank = 2, .sizes = sizes};
+    f->buffers[i] = (ffi_buffer_t){.struct_size = 48,
+                                   .dtype = i == 1 ? FFI_BF16 : FFI_F32,
+                                   .data = data,
+                                   .rank = 2,
+                                   .sizes = sizes};
   }
   f->operands[0] = &f->buffers[0];
   f->operands[1] = &f->buffers[1];
@@ -181,8 +186,8 @@ static void make_frame(frame_t* f) {
       .stage = FFI_STAGE_EXECUTE,
       .operands = {.count = 2, .types = f->buffer_types, .values = f->operands},
       .results = {.count = 1, .types = f->buffer_types, .values = f->results},
-      .attrs = {.count = 4, .types = f->attr_types, .names = f->name_pointers,
-                .values = f->attr_values}};
+      .attrs = {
+          .count = 4, .types = f->attr_types, .names = f->name_pointers, .values = f->attr_values}};
 }
 
 /* Takes the error. */
@@ -399,8 +404,8 @@ TPU_TEST(host_kernel_failures_come_out_of_a_real_run) {
   tpu_host_register(world.engine);
   tpu_compile_options_t options = {0};
   tpu_executable_t* kth = NULL;
-  TPU_EXPECT_OK(tpu_compiler_get(world.engine->compiler, kth_text, sizeof(kth_text) - 1, &options,
-                                 &kth));
+  TPU_EXPECT_OK(
+      tpu_compiler_get(world.engine->compiler, kth_text, sizeof(kth_text) - 1, &options, &kth));
   float value = 0;
   if (kth != NULL) {
     TPU_EXPECT_OK(run_kth(device, kth, 2, &value));

@@ -74,6 +74,4 @@ static tpu_status_t use_memo(void* arg) {
   return status;
 }
 
-TPU_TEST(memo_out_of_memory) {
-  TPU_EXPECT(TPU_OOM_SWEEP(use_memo, NULL) > 4);
-}
+TPU_TEST(memo_out_of_memory) { TPU_EXPECT(TPU_OOM_SWEEP(use_memo, NULL) > 4); }

@@ -444,9 +444,8 @@ static tpu_value_t* scaled_and_moved(fixture_t* f, tpu_value_t* x, double first,
     tpu_recorder_tensor(&f->recorder, x, x->meta, 0);
     tpu_recorder_scalar(&f->recorder, TPU_F64, true, 0,
                         (tpu_slot_t){.as_double = i == 0 ? first : second});
-    TPU_EXPECT_OK(
-        tpu_recorder_commit(&f->recorder, i == 0 ? TPU_OP_MUL : TPU_OP_ADD, 2, 1, 0, 0,
-                                       TPU_F32, &f->meta, &result));
+    TPU_EXPECT_OK(tpu_recorder_commit(&f->recorder, i == 0 ? TPU_OP_MUL : TPU_OP_ADD, 2, 1, 0, 0,
+                                      TPU_F32, &f->meta, &result));
     hold(f, result);
     x = result;
   }

@@ -129,8 +129,11 @@ TPU_TEST(pjrt_error_becomes_status) {
   static const struct {
     int pjrt;
     tpu_status_code_t code;
-  } rows[] = {{3, TPU_INVALID_ARGUMENT}, {8, TPU_RESOURCE_EXHAUSTED}, {16, TPU_UNAUTHENTICATED},
-              {99, TPU_UNKNOWN},         {-1, TPU_UNKNOWN}};
+  } rows[] = {{3, TPU_INVALID_ARGUMENT},
+              {8, TPU_RESOURCE_EXHAUSTED},
+              {16, TPU_UNAUTHENTICATED},
+              {99, TPU_UNKNOWN},
+              {-1, TPU_UNKNOWN}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); ++i) {
     fake->fail_at(1, rows[i].pjrt);
     pjrt_client_create_args_t args = {0};

@@ -50,8 +50,7 @@ static void whole(fixture_t* f, tpu_value_t* value) {
 
 static tpu_value_t* commit(fixture_t* f, tpu_op_t op, int operands, tpu_meta_id_t meta) {
   tpu_value_t* value = NULL;
-  TPU_EXPECT_OK(
-      tpu_recorder_commit(&f->r, op, operands, 1, 0, 0, TPU_F32, &meta, &value));
+  TPU_EXPECT_OK(tpu_recorder_commit(&f->r, op, operands, 1, 0, 0, TPU_F32, &meta, &value));
   return value;
 }
 
@@ -110,11 +109,11 @@ TPU_TEST(recorder_views_and_slots) {
   tpu_value_t* a = external(&f, f.f8);
   tpu_slot_t two = {.as_double = 2.5};
   begin(&f, 5, 1);
-  tpu_recorder_tensor(&f.r, a, f.f24, 0);      // another shape
+  tpu_recorder_tensor(&f.r, a, f.f24, 0);  // another shape
   tpu_recorder_scalar(&f.r, TPU_F64, true, 0, two);
-  tpu_recorder_tensor(&f.r, a, f.f8, 0);       // as it is: no slot
+  tpu_recorder_tensor(&f.r, a, f.f8, 0);  // as it is: no slot
   tpu_recorder_none(&f.r);
-  tpu_recorder_tensor(&f.r, a, f.f8, 3);       // only an offset
+  tpu_recorder_tensor(&f.r, a, f.f8, 3);  // only an offset
   tpu_value_t* x = commit(&f, TPU_OP_ADDCMUL, 5, f.f24);
   begin(&f, 1, 1);
   tpu_recorder_tensor(&f.r, x, f.f8, 0);
@@ -270,9 +269,8 @@ TPU_TEST(recorder_prediction_compares_everything) {
       tpu_recorder_tensor(&f.r, change == 3 ? a : b, f.f24, 9);  // the offset may differ
     }
     if (change == 4) tpu_recorder_none(&f.r);
-    bool same = tpu_recorder_match(&f.r, change == 5 ? TPU_OP_SUB : TPU_OP_ADD,
-                                   change == 4 ? 3 : 2, change == 6 ? 2 : 1,
-                                   change == 7 ? 1 : 0, 0) != NULL;
+    bool same = tpu_recorder_match(&f.r, change == 5 ? TPU_OP_SUB : TPU_OP_ADD, change == 4 ? 3 : 2,
+                                   change == 6 ? 2 : 1, change == 7 ? 1 : 0, 0) != NULL;
     TPU_EXPECT_EQ(same, change == 0);
     tpu_recorder_abandon(&f.r);
   }
@@ -381,8 +379,8 @@ static tpu_attrs_id_t some_attributes(void) {
 static void record_golden(fixture_t* f) {
   tpu_value_t *a = external(f, f->f8), *b = external(f, f->i8);
   tpu_meta_id_t turned = 0, scalar = dense(TPU_F32, 0, NULL), metas[2] = {f->f24, f->i8};
-  TPU_EXPECT_OK(tpu_meta_intern(TPU_F32, 2, (const int64_t[]){4, 2}, (const int64_t[]){1, 4},
-                                &turned));
+  TPU_EXPECT_OK(
+      tpu_meta_intern(TPU_F32, 2, (const int64_t[]){4, 2}, (const int64_t[]){1, 4}, &turned));
   begin(f, 3, 1);
   whole(f, a);
   tpu_recorder_tensor(&f->r, b, f->i8, 2);
@@ -395,8 +393,8 @@ static void record_golden(fixture_t* f) {
   tpu_recorder_scalar(&f->r, TPU_I64, true, 0, (tpu_slot_t){.as_int = -7});
   tpu_recorder_scalar(&f->r, TPU_BOOL, true, 0, (tpu_slot_t){.as_int = 1});
   tpu_value_t* y = NULL;
-  TPU_EXPECT_OK(tpu_recorder_commit(&f->r, TPU_OP_MUL, 5, 1, 1 /* in place */, 0, TPU_F64,
-                                    &turned, &y));
+  TPU_EXPECT_OK(
+      tpu_recorder_commit(&f->r, TPU_OP_MUL, 5, 1, 1 /* in place */, 0, TPU_F64, &turned, &y));
   begin(f, 1, 2);
   whole(f, y);
   tpu_value_t* z[2];

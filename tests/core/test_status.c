@@ -41,8 +41,8 @@ TPU_TEST(status_long_texts_are_whole) {
 }
 
 TPU_TEST(status_join_keeps_the_first_code_and_both_texts) {
-  tpu_status_t status = tpu_status_join(tpu_status_make(TPU_ABORTED, "one"),
-                                        tpu_status_make(TPU_NOT_FOUND, "two"));
+  tpu_status_t status =
+      tpu_status_join(tpu_status_make(TPU_ABORTED, "one"), tpu_status_make(TPU_NOT_FOUND, "two"));
   TPU_EXPECT_TEXT(tpu_status_message(status), "one; then NOT_FOUND: two");
   TPU_EXPECT_CODE(status, TPU_ABORTED);
   TPU_EXPECT_CODE(tpu_status_join(NULL, tpu_status_make(TPU_ABORTED, "one")), TPU_ABORTED);

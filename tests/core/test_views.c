@@ -181,8 +181,19 @@ static void slice_dim(view_t* view, int d, int64_t start, int64_t stop, int64_t 
   view->strides[d] *= step;
 }
 
-typedef enum step_t { SWAP, NARROW, STEPPED, SELECT, UNSQUEEZE, EXPAND, SPLIT, MERGE, DIAGONAL,
-                      UNFOLD, STEP_COUNT } step_t;
+typedef enum step_t {
+  SWAP,
+  NARROW,
+  STEPPED,
+  SELECT,
+  UNSQUEEZE,
+  EXPAND,
+  SPLIT,
+  MERGE,
+  DIAGONAL,
+  UNFOLD,
+  STEP_COUNT
+} step_t;
 
 // Applies one random step of this kind where it is possible.
 static void apply(view_t* view, step_t step) {

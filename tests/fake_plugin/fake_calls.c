@@ -3,9 +3,9 @@
 static const int64_t tpu_memory = 1 << 30;
 
 /* Begins a call that can fail: `args` becomes the typed struct. */
-#define ENTER(name, type)                                            \
-  type* args = pointer;                                              \
-  pjrt_error_t* injected = fake_enter(FAKE_CALL_##name, pointer);    \
+#define ENTER(name, type)                                         \
+  type* args = pointer;                                           \
+  pjrt_error_t* injected = fake_enter(FAKE_CALL_##name, pointer); \
   if (injected != NULL) return injected
 
 #define CHECK(name, object, kind) \

@@ -70,7 +70,7 @@ bool fake_check(fake_call_t call, const void* pointer, fake_kind_t kind) {
   pthread_mutex_unlock(&mutex);
   if (magic == LIVE && object->kind == kind) return true;
   fake_violation("%s: %s", infos[call].name,
-                 magic == DEAD  ? "handle was destroyed before"
+                 magic == DEAD   ? "handle was destroyed before"
                  : magic == LIVE ? "handle of another kind"
                                  : "not a handle");
   return false;

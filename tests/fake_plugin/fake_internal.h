@@ -112,10 +112,10 @@ typedef struct fake_buffer_t {
   fake_object_t head;
   fake_type_t type;
   int64_t bytes;
-  void* data;          // NULL once deleted
-  int64_t ready_us;    // clock
+  void* data;        // NULL once deleted
+  int64_t ready_us;  // clock
   int64_t lose_us;
-  int error;           // of the run that made it
+  int error;  // of the run that made it
   bool awaited;
   bool is_cpu;
 } fake_buffer_t;

@@ -32,7 +32,7 @@ extern "C" {
 #endif
 
 typedef struct fake_stats_t {
-  int64_t calls;       // that can fail
+  int64_t calls;  // that can fail
   int64_t violations;
   int64_t compiles, loads, executions;
   int64_t other_shapes;  // arguments of the right size but another dtype or shape than declared

@@ -9,10 +9,14 @@ typedef struct dtype_row_t {
 } dtype_row_t;
 
 static const dtype_row_t dtypes[] = {
-#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind, nonfinite) {hlo, pjrt_code, bytes},
+#define TPU_DTYPE(id, torch_name, torch_code, hlo, pjrt_code, bytes, kind, nonfinite) \
+  {hlo, pjrt_code, bytes},
 #include "types/dtype_table.def"
 #undef TPU_DTYPE
-    {"si8", 2, 1}, {"si16", 3, 2}, {"si32", 4, 4}, {"si64", 5, 8},
+    {"si8", 2, 1},
+    {"si16", 3, 2},
+    {"si32", 4, 4},
+    {"si64", 5, 8},
 };
 enum { DTYPE_COUNT = sizeof(dtypes) / sizeof(dtypes[0]) };
 

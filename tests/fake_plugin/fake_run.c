@@ -1,8 +1,8 @@
 #include "fake_internal.h"
 
-#define ENTER(name, type)                                            \
-  type* args = pointer;                                              \
-  pjrt_error_t* injected = fake_enter(FAKE_CALL_##name, pointer);    \
+#define ENTER(name, type)                                         \
+  type* args = pointer;                                           \
+  pjrt_error_t* injected = fake_enter(FAKE_CALL_##name, pointer); \
   if (injected != NULL) return injected
 
 #define CHECK(name, object, kind) \
