@@ -9,7 +9,6 @@
 #include "base/alloc.h"
 #include "engine/internal.h"
 
-#define HEADER_WORDS 3
 /* Longer ones would compile for minutes. */
 #define MAX_RECORDS 2000
 
@@ -173,14 +172,14 @@ static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index)
   }
   tpu_template_t* t = b->made;
   const uint32_t* words = window->words + window->record_words[index];
-  uint32_t size = HEADER_WORDS + 2 * (uint32_t)record.operand_count + (uint32_t)record.result_count;
+  uint32_t size = tpu_record_size(record.operand_count, record.result_count);
   uint32_t *copy = t->words + t->word_count, slot = record.first_slot;
   memcpy(copy, words, size * sizeof(uint32_t));
   for (int k = 0; k < record.operand_count; ++k) {
     uint32_t ref = tpu_record_ref(&record, k);
     tpu_slot_t number = {0};
     if (tpu_ref_has_slot(ref)) number = window->slots[slot++];
-    copy[HEADER_WORDS + 2 * k] = translate(b, ref, tpu_record_view(&record, k), number);
+    copy[TPU_RECORD_HEADER_WORDS + 2 * k] = translate(b, ref, tpu_record_view(&record, k), number);
   }
   t->word_count += size;
   ++t->record_count;

@@ -6,7 +6,6 @@
 
 #define INLINE_WORDS 96
 #define INLINE_RESULTS 8
-#define MAX_COUNT 0xffff
 
 /* Operands must have values before the draft begins, since giving one records an op. */
 tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, const char* reader) {
@@ -61,16 +60,15 @@ static tpu_status_t created_meta(tpu_meta_id_t wanted, tpu_meta_id_t* out_meta) 
 }
 
 static size_t write_signature(const tpu_call_t* call, uint32_t* words) {
-  size_t n = 0;
-  words[n++] = (uint32_t)call->op | (uint32_t)call->variant << 16;
-  words[n++] = (uint32_t)call->result_count;
-  words[n++] = call->attrs;
+  size_t n = TPU_RECORD_HEADER_WORDS;
+  tpu_record_encode(words, call->op, call->operand_count, call->result_count,
+                    (uint8_t)call->variant, call->attrs, TPU_DTYPE_INVALID);
   for (int k = 0; k < call->operand_count; ++k) {
     const tpu_operand_t* operand = &call->operands[k];
     words[n++] = operand->kind == TPU_OPERAND_TENSOR ? operand->view
                  : operand->kind == TPU_OPERAND_SCALAR
-                     ? 0x80000000u | operand->scalar_dtype | (operand->wrapped ? 256u : 0u)
-                     : 0xffffffffu;
+                     ? tpu_ref_scalar((tpu_dtype_t)operand->scalar_dtype, operand->wrapped != 0)
+                     : tpu_ref_make(TPU_REF_NONE, 0);
   }
   for (int k = 0; k < call->result_count; ++k) {
     if (call->results[k].storage != NULL) words[n++] = call->results[k].meta;
@@ -80,15 +78,15 @@ static size_t write_signature(const tpu_call_t* call, uint32_t* words) {
 
 /* Answers metadata from the expected record. Written results have their own metadata already. */
 static bool answer_from_match(tpu_call_t* call, const uint32_t* known, tpu_meta_id_t* metas) {
-  const uint32_t* results = known + 3 + 2 * call->operand_count;
+  tpu_record_t record = tpu_record_decode(known);
   for (int k = 0; k < call->result_count; ++k) {
     if (call->results[k].storage == NULL) {
-      metas[k] = results[k];
-    } else if (metas[k] != results[k]) {
+      metas[k] = record.results[k];
+    } else if (metas[k] != record.results[k]) {
       return false;
     }
   }
-  call->compute_dtype = (tpu_dtype_t)(known[1] >> 16 & 0xff);
+  call->compute_dtype = record.compute_dtype;
   return true;
 }
 
@@ -223,10 +221,11 @@ static void drop_results(tpu_call_t* call, uint64_t created_before) {
 
 tpu_status_t tpu_engine_record(tpu_engine_t* e, tpu_call_t* call, bool* out_unknown) {
   *out_unknown = false;
-  if (TPU_UNLIKELY(call->operand_count > MAX_COUNT || call->result_count > MAX_COUNT)) {
+  if (TPU_UNLIKELY(call->operand_count > TPU_RECORD_MAX_COUNT ||
+                   call->result_count > TPU_RECORD_MAX_COUNT)) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "%s: %d operands and %d results; at most %d each",
                            tpu_op_info(call->op)->name, call->operand_count, call->result_count,
-                           MAX_COUNT);
+                           TPU_RECORD_MAX_COUNT);
   }
   scratch_t scratch;
   TPU_RETURN_IF_ERROR(scratch_open(&scratch, call));

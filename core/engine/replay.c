@@ -4,7 +4,6 @@
 #include "base/alloc.h"
 #include "engine/internal.h"
 
-#define HEADER_WORDS 3
 #define INLINE_VALUES 64
 
 /* A replay on its way through the template's words and slots. */
@@ -51,25 +50,24 @@ static void push_operand(tpu_recorder_t* r, replay_t* p, uint32_t ref, tpu_meta_
     }
     case TPU_REF_EXTERNAL: push_external(r, p, ref, view); break;
     case TPU_REF_SCALAR:
-      tpu_recorder_scalar(r, (tpu_dtype_t)(ref & 0xff), (ref & 256u) != 0, view, *p->slots++);
+      tpu_recorder_scalar(r, tpu_ref_scalar_dtype(ref), tpu_ref_scalar_is_weak(ref), view,
+                          *p->slots++);
       break;
     default: tpu_recorder_none(r);
   }
 }
 
 static tpu_status_t append_record(tpu_engine_t* e, replay_t* p) {
-  const uint32_t* w = p->words;
-  int operand_count = (int)(w[1] & 0xffff), result_count = (int)(w[0] >> 16);
-  const uint32_t *operands = w + HEADER_WORDS, *metas = operands + 2 * operand_count;
-  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, operand_count, result_count));
-  for (int k = 0; k < operand_count; ++k) {
-    push_operand(&e->recorder, p, operands[2 * k], operands[2 * k + 1]);
+  tpu_record_t r = tpu_record_decode(p->words);
+  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, r.operand_count, r.result_count));
+  for (int k = 0; k < r.operand_count; ++k) {
+    push_operand(&e->recorder, p, tpu_record_ref(&r, k), tpu_record_view(&r, k));
   }
-  TPU_RETURN_IF_ERROR(tpu_recorder_commit(
-      &e->recorder, (tpu_op_t)(w[0] & 0xffff), operand_count, result_count, (uint8_t)(w[1] >> 24),
-      w[2], (tpu_dtype_t)(w[1] >> 16 & 0xff), metas, p->values + p->value_count));
-  p->value_count += (uint32_t)result_count;
-  p->words = metas + result_count;
+  TPU_RETURN_IF_ERROR(tpu_recorder_commit(&e->recorder, r.op, r.operand_count, r.result_count,
+                                          r.variant, r.attrs, r.compute_dtype, r.results,
+                                          p->values + p->value_count));
+  p->value_count += (uint32_t)r.result_count;
+  p->words = r.results + r.result_count;
   ++e->stats.records;
   if (e->recorder.predicted != NULL) ++e->stats.predicted;
   return NULL;

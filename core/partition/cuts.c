@@ -25,7 +25,7 @@ uint64_t tpu_partition_signature(const tpu_window_t* w, uint32_t index) {
   tpu_record_t r;
   tpu_window_record(w, index, &r);
   const uint32_t* words = w->words + w->record_words[index];
-  uint64_t hash = tpu_hash_mix(words[0], (uint64_t)words[1] << 32 | words[2]);
+  uint64_t hash = tpu_hash_bytes(words, TPU_RECORD_HEADER_WORDS * sizeof(uint32_t), 0);
   for (int k = 0; k < r.operand_count; ++k) {
     uint32_t ref = tpu_record_ref(&r, k);
     bool scalar = tpu_ref_kind(ref) == TPU_REF_SCALAR;

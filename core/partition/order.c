@@ -29,7 +29,7 @@ static uint32_t find_root(uint32_t* parents, uint32_t i) {
 }
 
 static bool is_pointwise(const tpu_window_t* w, uint32_t record) {
-  tpu_op_t op = (tpu_op_t)(w->words[w->record_words[record]] & 0xffff);
+  tpu_op_t op = tpu_record_decode(w->words + w->record_words[record]).op;
   tpu_op_family_t family = tpu_op_info(op)->family;
   return family == TPU_FAMILY_POINTWISE || family == TPU_FAMILY_CREATE;
 }

@@ -53,8 +53,7 @@ static void print_double(tpu_strbuf_t* text, double value) {
 }
 
 static void print_number(tpu_strbuf_t* text, uint32_t ref, const tpu_slot_t* number) {
-  tpu_dtype_t dtype = (tpu_dtype_t)(tpu_ref_index(ref) & 0xff);
-  bool wrapped = (tpu_ref_index(ref) & 256u) != 0;
+  tpu_dtype_t dtype = tpu_ref_scalar_dtype(ref);
   if (number == NULL) {
     tpu_strbuf_append(text, "?");
   } else if (tpu_dtype_is_float(dtype)) {
@@ -64,7 +63,7 @@ static void print_number(tpu_strbuf_t* text, uint32_t ref, const tpu_slot_t* num
   } else {
     tpu_strbuf_append_int(text, number->as_int);
   }
-  if (!wrapped) tpu_strbuf_printf(text, ":%s", tpu_dtype_hlo(dtype));
+  if (!tpu_ref_scalar_is_weak(ref)) tpu_strbuf_printf(text, ":%s", tpu_dtype_hlo(dtype));
 }
 
 static void print_operand(tpu_strbuf_t* text, uint32_t ref, tpu_meta_id_t view,

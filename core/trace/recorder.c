@@ -4,8 +4,6 @@
 
 #include "base/alloc.h"
 
-#define HEADER_WORDS 3
-
 void tpu_recorder_init(tpu_recorder_t* recorder, tpu_value_pool_t* pool) {
   *recorder = (tpu_recorder_t){.window_id = 1, .pool = pool};
 }
@@ -85,7 +83,7 @@ static tpu_status_t reserve_externals(tpu_recorder_t* r, size_t count) {
 }
 
 tpu_status_t tpu_recorder_begin(tpu_recorder_t* r, int operand_count, int result_count) {
-  size_t words = HEADER_WORDS + 2 * (size_t)operand_count + (size_t)result_count;
+  size_t words = tpu_record_size(operand_count, result_count);
   if (TPU_UNLIKELY(r->word_count + words > r->word_capacity)) {
     TPU_RETURN_IF_ERROR(
         tpu_grow((void**)&r->words, &r->word_capacity, r->word_count + words, sizeof(uint32_t)));
@@ -97,7 +95,7 @@ tpu_status_t tpu_recorder_begin(tpu_recorder_t* r, int operand_count, int result
   TPU_RETURN_IF_ERROR(reserve_records(r));
   TPU_RETURN_IF_ERROR(reserve_values(r, (size_t)result_count));
   TPU_RETURN_IF_ERROR(reserve_externals(r, (size_t)operand_count));
-  r->draft_words = (uint32_t)r->word_count + HEADER_WORDS;
+  r->draft_words = (uint32_t)r->word_count + TPU_RECORD_HEADER_WORDS;
   r->draft_slots = (uint32_t)r->slot_count;
   r->draft_externals = (uint32_t)r->external_count;
   return NULL;
@@ -133,17 +131,10 @@ void tpu_recorder_tensor(tpu_recorder_t* r, tpu_value_t* value, tpu_meta_id_t vi
 void tpu_recorder_scalar(tpu_recorder_t* r, tpu_dtype_t dtype, bool wrapped, tpu_meta_id_t view,
                          tpu_slot_t number) {
   r->slots[r->draft_slots++] = number;
-  push_operand(r, tpu_ref_make(TPU_REF_SCALAR, (uint32_t)dtype | (wrapped ? 256u : 0u)), view);
+  push_operand(r, tpu_ref_scalar(dtype, wrapped), view);
 }
 
 void tpu_recorder_none(tpu_recorder_t* r) { push_operand(r, tpu_ref_make(TPU_REF_NONE, 0), 0); }
-
-static void header(uint32_t* words, tpu_op_t op, int operand_count, int result_count,
-                   uint8_t variant, tpu_attrs_id_t attrs, tpu_dtype_t compute_dtype) {
-  words[0] = (uint32_t)op | (uint32_t)result_count << 16;
-  words[1] = (uint32_t)operand_count | (uint32_t)compute_dtype << 16 | (uint32_t)variant << 24;
-  words[2] = attrs;
-}
 
 const uint32_t* tpu_recorder_match(tpu_recorder_t* r, tpu_op_t op, int operand_count,
                                    int result_count, uint8_t variant, tpu_attrs_id_t attrs) {
@@ -156,8 +147,8 @@ const uint32_t* tpu_recorder_match(tpu_recorder_t* r, tpu_op_t op, int operand_c
     return NULL;
   }
   // The compute dtype is an answer, not a question: take the known one.
-  header(draft, op, operand_count, result_count, variant, attrs,
-         (tpu_dtype_t)(known[1] >> 16 & 0xff));
+  tpu_record_encode(draft, op, operand_count, result_count, variant, attrs,
+                    tpu_record_decode(known).compute_dtype);
   if (memcmp(draft, known, size * sizeof(uint32_t)) != 0) {
     r->predicted = NULL;
     return NULL;
@@ -189,7 +180,7 @@ tpu_status_t tpu_recorder_commit(tpu_recorder_t* r, tpu_op_t op, int operand_cou
     return status;
   }
   uint32_t* draft = r->words + r->word_count;
-  header(draft, op, operand_count, result_count, variant, attrs, compute_dtype);
+  tpu_record_encode(draft, op, operand_count, result_count, variant, attrs, compute_dtype);
   for (int k = 0; k < result_count; ++k) r->words[r->draft_words++] = result_metas[k];
   if (r->predicted != NULL) {
     // Results that the caller gave (factories) were not part of the match.
@@ -235,18 +226,7 @@ void tpu_recorder_window(const tpu_recorder_t* r, tpu_window_t* out) {
 }
 
 void tpu_window_record(const tpu_window_t* window, uint32_t index, tpu_record_t* out) {
-  const uint32_t* words = window->words + window->record_words[index];
-  int operands = (int)(words[1] & 0xffff);
-  *out = (tpu_record_t){
-      .op = (tpu_op_t)(words[0] & 0xffff),
-      .operand_count = operands,
-      .result_count = (int)(words[0] >> 16),
-      .compute_dtype = (tpu_dtype_t)(words[1] >> 16 & 0xff),
-      .variant = (uint8_t)(words[1] >> 24),
-      .attrs = words[2],
-      .operands = words + HEADER_WORDS,
-      .results = words + HEADER_WORDS + 2 * operands,
-      .first_value = window->record_values[index],
-      .first_slot = window->record_slots[index],
-  };
+  *out = tpu_record_decode(window->words + window->record_words[index]);
+  out->first_value = window->record_values[index];
+  out->first_slot = window->record_slots[index];
 }

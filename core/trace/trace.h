@@ -13,10 +13,13 @@
  * References (kind in the top bits, see tpu_ref_kind):
  *   WINDOW    number of a value made in this window (values are numbered in record order)
  *   EXTERNAL  index into the window's external values, in order of first use
- *   SCALAR    dtype of a host number, plus 256 for a weak one; its bits are the next slot
+ *   SCALAR    dtype of a host number, plus TPU_REF_WEAK_BIT for a weak one; its bits are the next slot
  *   NONE      an operand that was not given
  * A WINDOW or EXTERNAL operand whose view is not the value's own metadata reads through a view, and
  * its storage offset is the next slot (in elements of the view's dtype).
+ *
+ * This file is the only one that knows where in a word something stands: tpu_record_encode and
+ * tpu_record_decode for records, the tpu_ref_ functions for references.
  */
 #ifndef TPU_TRACE_TRACE_H_
 #define TPU_TRACE_TRACE_H_
@@ -47,8 +50,13 @@ static inline uint32_t tpu_ref_index(uint32_t ref) { return ref & TPU_REF_INDEX_
 static inline uint32_t tpu_ref_make(tpu_ref_kind_t kind, uint32_t index) {
   return ((uint32_t)kind << TPU_REF_KIND_SHIFT) | index;
 }
-/* Dtype of a SCALAR reference; a weak (Python) number has another bit set beside it. */
+/* A host number; a weak (Python) one yields to the other operands in promotion. */
+#define TPU_REF_WEAK_BIT 256u
+static inline uint32_t tpu_ref_scalar(tpu_dtype_t dtype, bool weak) {
+  return tpu_ref_make(TPU_REF_SCALAR, (uint32_t)dtype | (weak ? TPU_REF_WEAK_BIT : 0u));
+}
 static inline tpu_dtype_t tpu_ref_scalar_dtype(uint32_t ref) { return (tpu_dtype_t)(ref & 0xff); }
+static inline bool tpu_ref_scalar_is_weak(uint32_t ref) { return (ref & TPU_REF_WEAK_BIT) != 0; }
 /* True when this operand consumes a slot. */
 static inline bool tpu_ref_has_slot(uint32_t ref) {
   return tpu_ref_kind(ref) == TPU_REF_SCALAR || (ref & TPU_REF_VIEW_BIT) != 0;
@@ -60,6 +68,9 @@ typedef union tpu_slot_t {
   int64_t as_int;    // SCALAR of other dtypes; view offsets
   uint64_t bits;
 } tpu_slot_t;
+
+#define TPU_RECORD_HEADER_WORDS 3
+#define TPU_RECORD_MAX_COUNT 0xffff  // most operands, most results
 
 /* One record, decoded. Pointers point into the window's words. */
 typedef struct tpu_record_t {
@@ -74,6 +85,33 @@ typedef struct tpu_record_t {
   uint32_t first_value;      // window number of result 0
   uint32_t first_slot;       // index of the record's first slot in the window's slots
 } tpu_record_t;
+
+/* Words of a record with so many operands and results. */
+static inline uint32_t tpu_record_size(int operand_count, int result_count) {
+  return TPU_RECORD_HEADER_WORDS + 2 * (uint32_t)operand_count + (uint32_t)result_count;
+}
+/* Writes the TPU_RECORD_HEADER_WORDS words in front of the operands. */
+static inline void tpu_record_encode(uint32_t* words, tpu_op_t op, int operand_count,
+                                     int result_count, uint8_t variant, tpu_attrs_id_t attrs,
+                                     tpu_dtype_t compute_dtype) {
+  words[0] = (uint32_t)op | (uint32_t)result_count << 16;
+  words[1] = (uint32_t)operand_count | (uint32_t)compute_dtype << 16 | (uint32_t)variant << 24;
+  words[2] = attrs;
+}
+/* The record at `words`; first_value and first_slot are 0, since the words do not say them. */
+static inline tpu_record_t tpu_record_decode(const uint32_t* words) {
+  tpu_record_t r;
+  r.op = (tpu_op_t)(words[0] & 0xffff);
+  r.operand_count = (int)(words[1] & 0xffff);
+  r.result_count = (int)(words[0] >> 16);
+  r.compute_dtype = (tpu_dtype_t)(words[1] >> 16 & 0xff);
+  r.variant = (uint8_t)(words[1] >> 24);
+  r.attrs = words[2];
+  r.operands = words + TPU_RECORD_HEADER_WORDS;
+  r.results = r.operands + 2 * r.operand_count;
+  r.first_value = r.first_slot = 0;
+  return r;
+}
 
 static inline uint32_t tpu_record_ref(const tpu_record_t* r, int k) { return r->operands[2 * k]; }
 static inline tpu_meta_id_t tpu_record_view(const tpu_record_t* r, int k) {

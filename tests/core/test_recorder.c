@@ -197,6 +197,42 @@ static void record_three(fixture_t* f, tpu_value_t* a, tpu_op_t last) {
   drop(f, y);
 }
 
+/* Every field at its largest beside neighbours at their smallest, and the other way round. */
+TPU_TEST(record_words_round_trip) {
+  for (int big = 0; big < 7; ++big) {
+    bool all = big == 6;
+    tpu_op_t op = big == 0 || all ? (tpu_op_t)(TPU_OP_COUNT - 1) : (tpu_op_t)0;
+    int operands = big == 1 || all ? TPU_RECORD_MAX_COUNT : 0;
+    int results = big == 2 || all ? TPU_RECORD_MAX_COUNT : 0;
+    uint8_t variant = big == 3 || all ? 255 : 0;
+    tpu_attrs_id_t attrs = big == 4 || all ? UINT32_MAX : 0;
+    tpu_dtype_t dtype = big == 5 || all ? (tpu_dtype_t)(TPU_DTYPE_COUNT - 1) : TPU_DTYPE_INVALID;
+    static uint32_t words[TPU_RECORD_HEADER_WORDS + 3 * TPU_RECORD_MAX_COUNT];
+    tpu_record_encode(words, op, operands, results, variant, attrs, dtype);
+    tpu_record_t r = tpu_record_decode(words);
+    TPU_EXPECT_EQ(r.op, op);
+    TPU_EXPECT_EQ(r.operand_count, operands);
+    TPU_EXPECT_EQ(r.result_count, results);
+    TPU_EXPECT_EQ(r.variant, variant);
+    TPU_EXPECT_EQ(r.attrs, attrs);
+    TPU_EXPECT_EQ(r.compute_dtype, dtype);
+    TPU_EXPECT(r.operands == words + TPU_RECORD_HEADER_WORDS);
+    TPU_EXPECT_EQ(r.results - words + results, tpu_record_size(operands, results));
+  }
+}
+
+TPU_TEST(record_numbers_as_references) {
+  for (int dtype = 0; dtype < TPU_DTYPE_COUNT; ++dtype) {
+    for (int weak = 0; weak < 2; ++weak) {
+      uint32_t ref = tpu_ref_scalar((tpu_dtype_t)dtype, weak != 0);
+      TPU_EXPECT_EQ(tpu_ref_kind(ref), TPU_REF_SCALAR);
+      TPU_EXPECT_EQ(tpu_ref_scalar_dtype(ref), dtype);
+      TPU_EXPECT_EQ(tpu_ref_scalar_is_weak(ref), weak);
+      TPU_EXPECT(tpu_ref_has_slot(ref));
+    }
+  }
+}
+
 /* The words of a window, kept by hand as a plan would. */
 static void keep_window(const fixture_t* f, uint32_t* words, tpu_window_t* out_window) {
   tpu_recorder_window(&f->r, out_window);
@@ -218,8 +254,8 @@ TPU_TEST(recorder_prediction) {
   whole(&f, a);
   const uint32_t* known = tpu_recorder_match(&f.r, TPU_OP_ADD, 2, 1, 0, 0);
   TPU_REQUIRE(known == words);
-  TPU_EXPECT_EQ(known[1] >> 16 & 0xff, TPU_F32);
-  TPU_EXPECT_EQ(known[3 + 2 * 2], f.f8);
+  TPU_EXPECT_EQ(tpu_record_decode(known).compute_dtype, TPU_F32);
+  TPU_EXPECT_EQ(tpu_record_decode(known).results[0], f.f8);
   tpu_value_t* x = commit(&f, TPU_OP_ADD, 2, f.f8);
   TPU_EXPECT(f.r.predicted == &window);
   // Another op than expected: the prediction is off for the rest of the window.
