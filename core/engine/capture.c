@@ -7,40 +7,13 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/internal.h"
+#include "engine/flush.h"
+#include "engine/storage.h"
+#include "engine/template.h"
+#include "engine/watch.h"
 
 /* Longer ones would compile for minutes. */
 #define MAX_RECORDS 2000
-
-/* --- while it runs --- */
-
-void tpui_capture_touched(tpu_engine_t* e, const char* obstacle) {
-  tpui_capture_t* c = e->capture;
-  if (!tpui_capture_is_mine(e)) {
-    c->interrupted = true;
-  } else if (obstacle != NULL && c->obstacle == NULL) {
-    c->obstacle = obstacle;
-  }
-}
-
-void tpui_capture_bound(tpu_engine_t* e, const tpu_storage_t* storage) {
-  bool inside = storage->serial > e->capture->first_serial;
-  tpui_capture_touched(e, inside ? NULL : "it writes to a tensor that it did not make");
-}
-
-void tpui_capture_constant(tpu_engine_t* e, tpu_value_t* value) {
-  tpui_capture_t* c = e->capture;
-  if (!tpui_capture_is_mine(e)) return;
-  tpu_status_t status = tpu_grow((void**)&c->constants, &c->constant_capacity,
-                                 c->constant_count + 1, sizeof(*c->constants));
-  if (status != NULL) {
-    tpu_status_free(status);
-    c->interrupted = true;
-    return;
-  }
-  tpu_value_retain(value);
-  c->constants[c->constant_count++] = value;
-}
 
 static void free_capture(tpu_engine_t* e, tpui_capture_t* c) {
   for (int k = 0; k < c->input_count; ++k) tpu_value_release(&e->pool, c->inputs[k].value);
@@ -186,36 +159,6 @@ static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index)
   t->value_count += (uint32_t)record.result_count;
 }
 
-static void* carve(char** cursor, size_t size) {
-  void* at = *cursor;
-  *cursor += (size + 7) / 8 * 8;
-  return at;
-}
-
-static tpu_status_t allocate(const builder_t* b, uint32_t words, int result_count, const char* name,
-                             tpu_template_t** out_template) {
-  size_t inputs = (size_t)b->capture->input_count, results = (size_t)result_count;
-  size_t constants = b->capture->constant_count, length = strlen(name) + 1;
-  // Each slot belongs to an operand of two words.
-  size_t bytes = sizeof(tpu_template_t) + words * 8u + inputs * 4 + constants * 8 + results * 8 +
-                 length + 8 * 8;
-  void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, bytes, &memory));
-  tpu_template_t* t = memory;
-  char* cursor = (char*)(t + 1);
-  t->slots = carve(&cursor, words * 4u);
-  t->constants = carve(&cursor, constants * sizeof(void*));
-  t->words = carve(&cursor, words * sizeof(uint32_t));
-  t->input_views = carve(&cursor, inputs * sizeof(tpu_meta_id_t));
-  t->results = carve(&cursor, results * sizeof(uint32_t));
-  t->result_views = carve(&cursor, results * sizeof(tpu_meta_id_t));
-  char* text = carve(&cursor, length);
-  memcpy(text, name, length);
-  t->name = text;
-  *out_template = t;
-  return NULL;
-}
-
 static void add_results(builder_t* b, int count, const tpu_operand_t* results) {
   tpu_template_t* t = b->made;
   for (int k = 0; k < count; ++k) {
@@ -243,9 +186,9 @@ static tpu_status_t build(tpu_engine_t* e, builder_t* b, const char* name, int r
   if (c->first_record == window.record_count) b->obstacle = "it computes nothing";
   if (b->obstacle != NULL) return NULL;
   uint32_t words = window.word_count - window.record_words[c->first_record];
-  TPU_RETURN_IF_ERROR(allocate(b, words, result_count, name, &b->made));
+  TPU_RETURN_IF_ERROR(tpui_template_create(e, name, words, (size_t)c->input_count,
+                                           c->constant_count, (size_t)result_count, &b->made));
   tpu_template_t* t = b->made;
-  t->engine = e;
   t->input_count = (uint32_t)c->input_count;
   for (int k = 0; k < c->input_count; ++k) t->input_views[k] = c->inputs[k].view;
   for (uint32_t i = c->first_record; i < window.record_count && b->obstacle == NULL; ++i) {
@@ -253,7 +196,7 @@ static tpu_status_t build(tpu_engine_t* e, builder_t* b, const char* name, int r
   }
   if (b->obstacle == NULL) add_results(b, result_count, results);
   if (b->obstacle != NULL) {
-    tpu_free(t);
+    tpui_template_free(t);
     return NULL;
   }
   for (size_t k = 0; k < c->constant_count; ++k) {
@@ -287,9 +230,7 @@ tpu_status_t tpu_engine_capture_end(tpu_engine_t* e, const char* name, int resul
   tpu_status_t status = end_locked(e, name, result_count, results, out_template, out_obstacle);
   free_capture(e, e->capture);
   e->capture = NULL;
-  // What the mode put off during the capture.
-  if (status == NULL) status = tpui_flush_if_due(e);
-  tpu_mutex_unlock(&e->lock);
+  status = tpui_recording_end(e, status);  // what the mode put off during the capture
   if (status != NULL) {
     tpu_template_destroy(*out_template);
     *out_template = NULL;

@@ -6,7 +6,8 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/log.h"
-#include "engine/internal.h"
+#include "engine/flight.h"
+#include "engine/flush.h"
 
 /* Precedence: TPU_LAUNCH_BLOCKING, then TORCH_TPU_EAGER_MODE when set, then ..._DEFER_AND_FUSE. */
 static tpu_status_t initial_mode(tpu_eager_mode_t* out_mode) {

@@ -1,8 +1,8 @@
-/* Debug mode's search for the op that turns finite numbers into NaN or infinity. */
+#include "engine/finite.h"
+
 #include <math.h>
 
 #include "base/alloc.h"
-#include "engine/internal.h"
 
 /* Reads the buffer back, if it still has content. */
 static tpu_status_t buffer_finite(tpu_buffer_t* buffer, tpu_meta_id_t id, bool* out_finite) {

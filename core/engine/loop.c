@@ -1,5 +1,4 @@
-/* When a window that nobody waits for is launched: a loop without a sync, turn by turn. */
-#include "engine/internal.h"
+#include "engine/loop.h"
 
 /* A window that grows without a sync is a loop (launch it turn by turn from now on, so that all its
  * windows are the same), or just long (look again later). True when it should be launched now. */

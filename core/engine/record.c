@@ -2,28 +2,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/internal.h"
+#include "engine/flush.h"
+#include "engine/storage.h"
+#include "engine/watch.h"
 
 #define INLINE_WORDS 96
 #define INLINE_RESULTS 8
-
-/* Operands must have values before the draft begins, since giving one records an op. */
-tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, const char* reader) {
-  for (int k = 0; k < count; ++k) {
-    const tpu_operand_t* operand = &operands[k];
-    if (operand->kind != TPU_OPERAND_TENSOR) continue;
-    tpu_storage_t* storage = operand->storage;
-    if (TPU_UNLIKELY(storage->value == NULL)) {
-      TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(storage, operand->view));
-    }
-    if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_FAILED)) {
-      tpui_told(storage->engine, storage->value->error);
-      return tpu_status_annotate(tpu_status_copy(storage->value->error),
-                                 "%s reads a tensor whose computation failed", reader);
-    }
-  }
-  return NULL;
-}
 
 static void push_operands(tpu_recorder_t* recorder, const tpu_call_t* call) {
   for (int k = 0; k < call->operand_count; ++k) {
@@ -205,8 +189,7 @@ static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* 
                                           call->result_count, (uint8_t)call->variant, call->attrs,
                                           call->compute_dtype, s->metas, s->values));
   ++e->stats.records;
-  TPU_RETURN_IF_ERROR(place_results(e, call, s->metas, s->values));
-  return tpui_flush_if_due(e);
+  return place_results(e, call, s->metas, s->values);
 }
 
 /* A failed call must not leave references behind that the caller does not know of. */
@@ -232,31 +215,12 @@ tpu_status_t tpu_engine_record(tpu_engine_t* e, tpu_call_t* call, bool* out_unkn
   tpu_mutex_lock(&e->lock);
   uint64_t created_before = e->next_serial;
   tpu_status_t status = record_locked(e, call, &scratch, out_unknown);
-  tpu_mutex_unlock(&e->lock);
+  if (TPU_UNLIKELY(*out_unknown)) {
+    tpu_mutex_unlock(&e->lock);
+  } else {
+    status = tpui_recording_end(e, status);
+  }
   if (TPU_UNLIKELY(status != NULL)) drop_results(call, created_before);
   tpu_free(scratch.memory);
   return status;
-}
-
-tpu_status_t tpui_record_internal(tpu_engine_t* e, tpu_op_t op, int operand_count,
-                                  const tpui_internal_operand_t* operands, tpu_meta_id_t result,
-                                  tpu_value_t** out_value) {
-  *out_value = NULL;
-  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
-  for (int k = 0; k < operand_count; ++k) {
-    const tpu_value_t* value = operands[k].value;
-    if (value != NULL && value->state == TPU_VALUE_FAILED) return tpu_status_copy(value->error);
-  }
-  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, operand_count, 1));
-  for (int k = 0; k < operand_count; ++k) {
-    const tpui_internal_operand_t* operand = &operands[k];
-    if (operand->value != NULL) {
-      tpu_recorder_tensor(&e->recorder, operand->value, operand->view, operand->number);
-    } else {
-      tpu_recorder_scalar(&e->recorder, TPU_I64, false, operand->view,
-                          (tpu_slot_t){.as_int = operand->number});
-    }
-  }
-  return tpu_recorder_commit(&e->recorder, op, operand_count, 1, TPU_CALL_FUNCTIONAL, 0,
-                             TPU_DTYPE_INVALID, &result, out_value);
 }

@@ -2,7 +2,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/internal.h"
+#include "engine/flush.h"
+#include "engine/storage.h"
+#include "engine/template.h"
+#include "engine/watch.h"
 
 #define INLINE_VALUES 64
 
@@ -96,7 +99,7 @@ static tpu_status_t replay_locked(tpu_engine_t* e, replay_t* p, tpu_result_t* re
   // Steps in between live on only where a result keeps them; without results nothing does.
   for (uint32_t i = 0; i < p->value_count; ++i) tpu_value_release(&e->pool, p->values[i]);
   if (e->capture != NULL) tpui_capture_touched(e, NULL);
-  return status == NULL ? tpui_flush_if_due(e) : status;
+  return status;
 }
 
 tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
@@ -110,26 +113,11 @@ tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
   replay_t replay = {.made = made, .inputs = inputs, .words = made->words, .slots = made->slots};
   replay.values = memory;
   tpu_mutex_lock(&e->lock);
-  tpu_status_t status = replay_locked(e, &replay, results);
-  tpu_mutex_unlock(&e->lock);
+  tpu_status_t status = tpui_recording_end(e, replay_locked(e, &replay, results));
   for (uint32_t k = 0; k < made->result_count && status != NULL; ++k) {
     tpu_storage_release(results[k].storage);
     results[k].storage = NULL;
   }
   if (memory != inline_values) tpu_free(memory);
   return status;
-}
-
-int tpu_template_result_count(const tpu_template_t* made) { return (int)made->result_count; }
-int tpu_template_record_count(const tpu_template_t* made) { return (int)made->record_count; }
-
-void tpu_template_destroy(tpu_template_t* made) {
-  if (made == NULL) return;
-  tpu_engine_t* e = made->engine;
-  tpu_mutex_lock(&e->lock);
-  for (uint32_t k = 0; k < made->constant_count; ++k) {
-    tpu_value_release(&e->pool, made->constants[k]);
-  }
-  tpu_mutex_unlock(&e->lock);
-  tpu_free(made);
 }

@@ -1,5 +1,9 @@
+#include "engine/storage.h"
+
 #include "base/alloc.h"
-#include "engine/internal.h"
+#include "engine/append.h"
+#include "engine/errors.h"
+#include "engine/watch.h"
 
 #define SLAB_STORAGES TPUI_SLAB_STORAGES
 
@@ -127,17 +131,6 @@ bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int
   return offset == 0 && meta->dense && tpu_meta_bytes(meta) == storage->nbytes;
 }
 
-bool tpui_value_adopt(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buffer,
-                      tpu_value_t** out_value) {
-  tpu_status_t status = tpu_value_create(&e->pool, meta, out_value);
-  if (status == NULL) {
-    tpu_value_fulfil(*out_value, buffer);
-    return true;
-  }
-  tpu_status_free(status);
-  return false;
-}
-
 static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t number) {
   TPU_RETURN_IF_ERROR(
       tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1, sizeof(tpui_undo_t)));
@@ -182,8 +175,8 @@ tpu_status_t tpui_storage_ensure_value(tpu_storage_t* storage, tpu_meta_id_t vie
   return tpui_storage_bind(storage, value, false);
 }
 
-/* The content as a vector of `dtype`; identity when it is one already. */
-static tpu_status_t flat_value(tpu_storage_t* storage, tpu_dtype_t dtype, tpu_value_t** out_value) {
+tpu_status_t tpui_storage_flat_value(tpu_storage_t* storage, tpu_dtype_t dtype,
+                                     tpu_value_t** out_value) {
   tpu_meta_id_t flat;
   TPU_RETURN_IF_ERROR(tpui_storage_flat(storage, dtype, &flat));
   if (storage->value->meta == flat) {
@@ -205,7 +198,7 @@ tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view, int6
   tpu_status_t status = tpui_storage_ensure_value(storage, view);
   tpu_value_t* base = NULL;
   if (status == NULL && tpu_meta_get(storage->value->meta)->dtype != meta->dtype) {
-    status = flat_value(storage, meta->dtype, &base);
+    status = tpui_storage_flat_value(storage, meta->dtype, &base);
   } else if (status == NULL) {
     base = storage->value;
     tpu_value_retain(base);
@@ -223,54 +216,20 @@ tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view, int6
   return status;
 }
 
-static tpu_status_t resize_content(tpu_storage_t* storage, int64_t nbytes) {
-  const tpu_meta_t* meta = tpu_meta_get(storage->value->meta);
-  int64_t item = (int64_t)tpu_dtype_bytes(meta->dtype);
-  tpu_dtype_t dtype = nbytes % item == 0 && storage->nbytes % item == 0 ? meta->dtype : TPU_U8;
-  int64_t size = nbytes / (int64_t)tpu_dtype_bytes(dtype);
-  tpu_value_t *flat = NULL, *resized = NULL;
-  TPU_RETURN_IF_ERROR(flat_value(storage, dtype, &flat));
-  tpu_meta_id_t result = 0;
-  tpu_status_t status = tpu_meta_intern_contiguous(dtype, 1, &size, &result);
-  if (status == NULL) {
-    tpui_internal_operand_t operand = {.value = flat, .view = flat->meta};
-    status =
-        tpui_record_internal(storage->engine, TPU_OP_STORAGE_RESIZE, 1, &operand, result, &resized);
-  }
-  tpu_value_release(&storage->engine->pool, flat);
-  return status == NULL ? tpui_storage_bind(storage, resized, false) : status;
-}
-
-static tpu_status_t resize(tpu_storage_t* storage, int64_t nbytes) {
-  tpu_engine_t* e = storage->engine;
-  if (nbytes < 0) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT, "storage resize to %lld bytes", (long long)nbytes);
-  }
-  if (nbytes == storage->nbytes) return NULL;
-  void* address = NULL;
-  if (nbytes > 0) TPU_RETURN_IF_ERROR(tpu_address_take(e->addresses, nbytes, storage, &address));
-  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_bound(e, storage);
-  if (nbytes == 0) {
-    tpu_value_release(&e->pool, storage->value);
-    tpui_storage_set(storage, NULL);
-  } else if (storage->value != NULL) {
-    tpu_status_t status = resize_content(storage, nbytes);
-    if (status != NULL) {
-      tpu_address_give(e->addresses, address);
-      return status;
+/* Operands must have values before the draft begins, since giving one records an op. */
+tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, const char* reader) {
+  for (int k = 0; k < count; ++k) {
+    const tpu_operand_t* operand = &operands[k];
+    if (operand->kind != TPU_OPERAND_TENSOR) continue;
+    tpu_storage_t* storage = operand->storage;
+    if (TPU_UNLIKELY(storage->value == NULL)) {
+      TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(storage, operand->view));
+    }
+    if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_FAILED)) {
+      tpui_told(storage->engine, storage->value->error);
+      return tpu_status_annotate(tpu_status_copy(storage->value->error),
+                                 "%s reads a tensor whose computation failed", reader);
     }
   }
-  tpu_address_give(e->addresses, storage->address);
-  storage->address = address;
-  storage->nbytes = nbytes;
   return NULL;
-}
-
-tpu_status_t tpu_storage_resize(tpu_storage_t* storage, int64_t nbytes) {
-  tpu_engine_t* e = storage->engine;
-  tpu_mutex_lock(&e->lock);
-  tpu_status_t status = resize(storage, nbytes);
-  if (status == NULL) status = tpui_flush_if_due(e);
-  tpu_mutex_unlock(&e->lock);
-  return status;
 }

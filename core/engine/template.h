@@ -1,10 +1,8 @@
-/* Templates: the records that one call made, to be appended again for other inputs; and captures,
- * which watch such a call. Everything belongs to the engine lock.
+/* Templates: the records that one call made, to be appended again for other inputs. Everything
+ * belongs to the engine lock.
  */
 #ifndef TPU_ENGINE_TEMPLATE_H_
 #define TPU_ENGINE_TEMPLATE_H_
-
-#include <pthread.h>
 
 #include "engine/engine.h"
 #include "trace/trace.h"
@@ -31,23 +29,11 @@ struct tpu_template_t {
   uint32_t result_count;
 };
 
-/* Where an input lay when the capture began, in bytes of its storage. */
-typedef struct tpui_captured_input_t {
-  tpu_value_t* value;  // retained; NULL for inputs that are no tensors
-  tpu_meta_id_t view;
-  int64_t begin, end;
-} tpui_captured_input_t;
-
-typedef struct tpui_capture_t {
-  pthread_t thread;
-  const char* obstacle;  // why these records can be no template
-  bool interrupted;      // another thread came between: no template, but only this time
-  uint32_t first_record, first_value;
-  uint64_t first_serial;  // storages with greater ones were made inside
-  tpui_captured_input_t* inputs;
-  int input_count;
-  tpu_value_t** constants;  // retained
-  size_t constant_count, constant_capacity;
-} tpui_capture_t;
+/* A template with room for this much and nothing in it. `words` are those of its records. */
+TPU_MUST_USE tpu_status_t tpui_template_create(tpu_engine_t* engine, const char* name, size_t words,
+                                               size_t inputs, size_t constants, size_t results,
+                                               tpu_template_t** out_template);
+/* tpu_template_destroy for those who hold the lock. */
+void tpui_template_free(tpu_template_t* made);
 
 #endif  // TPU_ENGINE_TEMPLATE_H_

@@ -1,7 +1,12 @@
 /* Reading and writing tensors from and to host memory. */
 #include <string.h>
 
-#include "engine/internal.h"
+#include "engine/append.h"
+#include "engine/errors.h"
+#include "engine/flight.h"
+#include "engine/flush.h"
+#include "engine/storage.h"
+#include "engine/watch.h"
 
 /* The content as it leaves the device: where the tensor is a contiguous piece of a row-major value,
  * its bytes are there already; otherwise the view is recorded as an op of its own. */
@@ -95,8 +100,7 @@ static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_me
   }
   tpu_value_fulfil(value, buffer);
   if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_constant(e, value);
-  TPU_RETURN_IF_ERROR(tpui_storage_write(storage, view, offset, value));
-  return tpui_flush_if_due(e);
+  return tpui_storage_write(storage, view, offset, value);
 }
 
 tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_meta_id_t view,
@@ -117,7 +121,6 @@ tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_
   TPU_RETURN_IF_ERROR(
       tpu_buffer_from_host(engine->device, src, meta->dtype, meta->rank, meta->sizes, &buffer));
   tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = write_locked(engine, storage, view, offset, value_meta, buffer);
-  tpu_mutex_unlock(&engine->lock);
-  return status;
+  return tpui_recording_end(engine,
+                            write_locked(engine, storage, view, offset, value_meta, buffer));
 }

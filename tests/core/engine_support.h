@@ -3,7 +3,7 @@
 #define TPU_TESTS_CORE_ENGINE_SUPPORT_H_
 
 #include "../fake_plugin/fake_plugin.h"
-#include "engine/internal.h"
+#include "engine/state.h"
 #include "test.h"
 
 typedef struct world_t {

@@ -1,6 +1,7 @@
 /* The engine used from many threads at once; meant to run under ThreadSanitizer as well. */
 #include <stdatomic.h>
 
+#include "engine/flush.h"
 #include "engine_support.h"
 
 enum { MAX_THREADS = 8 };

@@ -1,0 +1,279 @@
+#include "engine/flight.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+#include "engine/errors.h"
+#include "engine/finite.h"
+
+/* Jobs that may wait at once; bounds the memory that windows in flight hold. */
+#define MAX_IN_FLIGHT 4
+
+struct tpui_flight_t {
+  tpu_queue_item_t item;
+  tpu_engine_t* engine;
+  uint64_t serial;
+  tpui_variant_t* variant;  // borrowed; in_flight keeps it
+  tpui_plan_t* plan;
+  tpu_job_t job;
+  tpu_value_t** values;  // [value_count] entries turn NULL when the value dies
+  tpui_undo_t* undo;
+  size_t undo_count;
+  tpui_flight_t* next_free;
+  void* memory;  // of the arrays above, reused from job to job
+  size_t capacity;
+};
+
+static void* carve(char** cursor, size_t size) {
+  void* at = *cursor;
+  *cursor += (size + 15) / 16 * 16;
+  return at;
+}
+
+/* Lays the flight's arrays out in its memory, which grows as needed. */
+static tpu_status_t reserve_flight(tpui_flight_t* f, const tpu_recorder_t* r, size_t undo_count) {
+  size_t v = r->value_count, x = r->external_count, s = r->slot_count;
+  size_t bytes = v * 16 + x * 9 + s * 8 + undo_count * sizeof(tpui_undo_t) + 6 * 16;
+  TPU_RETURN_IF_ERROR(tpu_grow(&f->memory, &f->capacity, bytes, 1));
+  char* cursor = f->memory;
+  f->values = carve(&cursor, v * sizeof(void*));
+  f->job.buffers = carve(&cursor, v * sizeof(void*));
+  f->job.externals = carve(&cursor, x * sizeof(void*));
+  f->job.slots = carve(&cursor, s * sizeof(tpu_slot_t));
+  f->undo = carve(&cursor, undo_count * sizeof(tpui_undo_t));
+  f->job.external_dead = carve(&cursor, x);
+  memset(f->job.buffers, 0, v * sizeof(void*));
+  return NULL;
+}
+
+static void give_flight(tpu_engine_t* e, tpui_flight_t* flight) {
+  flight->next_free = e->free_flights;
+  e->free_flights = flight;
+}
+
+static tpu_status_t take_flight(tpu_engine_t* e, tpui_flight_t** out_flight) {
+  if (e->free_flights != NULL) {
+    *out_flight = e->free_flights;
+    e->free_flights = e->free_flights->next_free;
+    return NULL;
+  }
+  return tpu_calloc(1, sizeof(tpui_flight_t), (void**)out_flight);
+}
+
+void tpui_flights_free(tpu_engine_t* e) {
+  while (e->free_flights != NULL) {
+    tpui_flight_t* flight = e->free_flights;
+    e->free_flights = flight->next_free;
+    tpu_free(flight->memory);
+    tpu_free(flight);
+  }
+}
+
+/* A window may have no externals, slots or undo entries, and then no arrays for them. */
+static void copy_array(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) memcpy(to, from, bytes);
+}
+
+/* Live values point at the flight's entries, externals change owner. */
+static void fill_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
+                        tpui_variant_t* variant, const uint8_t* dead) {
+  tpu_recorder_t* r = &e->recorder;
+  f->engine = e;
+  f->serial = ++e->flight_serial;
+  f->plan = plan;
+  f->variant = variant;
+  copy_array(f->values, r->values, r->value_count * sizeof(void*));
+  for (size_t v = 0; v < r->value_count; ++v) {
+    if (f->values[v] == NULL) continue;
+    f->values[v]->slot = &f->values[v];
+    f->values[v]->state = TPU_VALUE_LAUNCHED;
+  }
+  copy_array(f->job.externals, r->externals, r->external_count * sizeof(void*));
+  for (size_t i = 0; i < r->external_count; ++i) tpu_value_retain(r->externals[i]);
+  copy_array((void*)f->job.slots, r->slots, r->slot_count * sizeof(tpu_slot_t));
+  copy_array((void*)f->job.external_dead, dead, r->external_count);
+  copy_array(f->undo, e->undo, e->undo_count * sizeof(tpui_undo_t));
+  f->undo_count = e->undo_count;
+  e->undo_count = 0;
+  f->job.device = e->device;
+  f->job.steps = variant->steps;
+  f->job.step_count = variant->step_count;
+  f->job.external_count = (uint32_t)r->external_count;
+  f->job.value_count = (uint32_t)r->value_count;
+  f->job.launches = 0;
+  f->job.error = NULL;
+  f->job.inherited = false;
+}
+
+tpu_status_t tpui_flight_load(tpu_engine_t* e, tpui_plan_t* plan, tpui_variant_t* variant,
+                              const uint8_t* external_dead, tpui_flight_t** out_flight) {
+  tpui_flight_t* flight = NULL;
+  TPU_RETURN_IF_ERROR(take_flight(e, &flight));
+  tpu_status_t status = reserve_flight(flight, &e->recorder, e->undo_count);
+  if (status != NULL) {
+    give_flight(e, flight);
+    return status;
+  }
+  fill_flight(e, flight, plan, variant, external_dead);
+  *out_flight = flight;
+  return NULL;
+}
+
+/* A READY value that takes `buffer`, with one reference; false (and nothing taken) without memory. */
+static bool adopt_buffer(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buffer,
+                         tpu_value_t** out_value) {
+  tpu_status_t status = tpu_value_create(&e->pool, meta, out_value);
+  if (status == NULL) {
+    tpu_value_fulfil(*out_value, buffer);
+    return true;
+  }
+  tpu_status_free(status);
+  return false;
+}
+
+/* The content that a failed result replaced, with one reference; NULL when it failed too or was
+ * given away to a program. `buffers` still holds the results that nobody wanted. */
+static tpu_value_t* former_value(tpui_flight_t* f, const tpui_undo_t* undo) {
+  tpu_value_t* old = undo->old != NULL ? undo->old : f->values[undo->old_number];
+  if (old != NULL) {
+    if (old->state != TPU_VALUE_READY || !tpu_buffer_has_content(old->buffer)) return NULL;
+    tpu_value_retain(old);
+    return old;
+  }
+  tpu_buffer_t** buffer = &f->job.buffers[undo->old_number];
+  if (*buffer == NULL || !tpu_buffer_has_content(*buffer)) return NULL;
+  if (!adopt_buffer(f->engine, f->plan->window.value_metas[undo->old_number], *buffer, &old)) {
+    return NULL;
+  }
+  *buffer = NULL;
+  return old;
+}
+
+/* Goes back from the failed content to the newest that is there. */
+static void restore_storage(tpui_flight_t* f, tpu_storage_t* storage) {
+  tpu_engine_t* e = f->engine;
+  uint32_t number = storage->value->number;
+  for (size_t i = f->undo_count; i-- > 0;) {
+    tpui_undo_t* undo = &f->undo[i];
+    if (undo->storage != storage->serial || undo->number != number) continue;
+    tpu_value_t* old = former_value(f, undo);
+    if (old != NULL) {
+      tpu_value_release(&e->pool, storage->value);
+      tpui_storage_set(storage, old);
+      return;
+    }
+    if (undo->old != NULL) return;
+    number = undo->old_number;
+  }
+}
+
+static void restore_storages(tpui_flight_t* f) {
+  tpu_engine_t* e = f->engine;
+  for (size_t i = 0; i < e->storage_slab_count * TPUI_SLAB_STORAGES; ++i) {
+    tpu_storage_t* storage = &e->storage_slabs[i / TPUI_SLAB_STORAGES][i % TPUI_SLAB_STORAGES];
+    tpu_value_t* value = storage->value;
+    // Only values of this very flight: others were restored, or belong to a later one.
+    if (value == NULL || value->state != TPU_VALUE_FAILED || value->flight != f->serial) continue;
+    restore_storage(f, storage);
+  }
+}
+
+/* Every value that is still held gets its buffer or the error. Entries of failed ones turn NULL. */
+static void hand_out(tpui_flight_t* f) {
+  for (uint32_t v = 0; v < f->job.value_count; ++v) {
+    tpu_value_t* value = f->values[v];
+    if (value == NULL) continue;
+    if (f->job.buffers[v] != NULL) {
+      tpu_value_fulfil(value, f->job.buffers[v]);
+      f->job.buffers[v] = NULL;
+    } else {
+      tpu_value_fail(value, tpu_status_copy(f->job.error));
+      value->flight = f->serial;
+      f->values[v] = NULL;
+    }
+  }
+}
+
+/* Hands out results and gives everything back. With the engine lock. */
+static void finish(tpui_flight_t* f) {
+  tpu_engine_t* e = f->engine;
+  e->stats.launches += f->job.launches;
+  hand_out(f);
+  if (TPU_UNLIKELY(f->job.error != NULL)) {
+    restore_storages(f);
+    // An inherited failure was pending before, and the user may have been told since.
+    if (f->job.inherited) {
+      tpu_status_free(f->job.error);
+    } else {
+      tpui_keep_pending(e, f->job.error);
+    }
+  }
+  for (uint32_t v = 0; v < f->job.value_count; ++v) tpu_buffer_release(f->job.buffers[v]);
+  for (size_t i = 0; i < f->undo_count; ++i) {
+    if (f->undo[i].old == NULL) continue;
+    --f->undo[i].old->undo_refs;
+    tpu_value_release(&e->pool, f->undo[i].old);
+  }
+  for (uint32_t i = 0; i < f->job.external_count; ++i) {
+    tpu_value_release(&e->pool, f->job.externals[i]);
+  }
+  give_flight(e, f);
+}
+
+/* On the launch thread, without the lock. */
+static void run_queued(tpu_queue_item_t* item) {
+  tpui_flight_t* flight = (tpui_flight_t*)item;
+  tpu_engine_t* e = flight->engine;
+  tpu_job_run(&flight->job);
+  tpu_mutex_lock(&e->lock);
+  finish(flight);
+  --e->in_flight;
+  (void)pthread_cond_broadcast(&e->landed);
+  tpu_mutex_unlock(&e->lock);
+}
+
+static bool checks_finite(const tpu_engine_t* e) {
+  return e->mode == TPU_MODE_DEBUG && tpu_env_bool(TPU_ENV_CHECK_NONFINITE);
+}
+
+/* Runs a job and hands out its results. A result that is not finite is an error of the op; the
+ * result itself stays, for the user to look at. */
+static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
+  const tpu_window_t* window = &flight->plan->window;
+  bool check = checks_finite(e) && tpui_inputs_finite(window, &flight->job);
+  tpu_job_run(&flight->job);
+  if (check && flight->job.error == NULL) {
+    flight->job.error = tpui_outputs_finite(window, &flight->job);
+  }
+  finish(flight);
+}
+
+/* In order: a small job may overtake nothing, so it is queued behind others. */
+void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
+  bool queue = e->mode != TPU_MODE_DEBUG && (flight->variant->heavy || e->in_flight > 0);
+  flight->item.run = run_queued;
+  if (queue) {
+    tpu_status_t status = tpu_queue_push(e->queue, &flight->item);
+    if (status == NULL) {
+      ++e->in_flight;
+      return;
+    }
+    tpu_status_free(status);  // no thread to be had, so nothing is queued: run it here
+  }
+  run_here(e, flight);
+}
+
+void tpui_wait_idle(tpu_engine_t* e) {
+  while (e->in_flight > 0) (void)pthread_cond_wait(&e->landed, &e->lock);
+}
+
+void tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
+  while (value->state == TPU_VALUE_LAUNCHED) (void)pthread_cond_wait(&e->landed, &e->lock);
+}
+
+void tpui_wait_for_room(tpu_engine_t* e) {
+  // None beside one that runs on this thread.
+  int most = e->mode == TPU_MODE_DEBUG ? 1 : MAX_IN_FLIGHT;
+  while (e->in_flight >= most) (void)pthread_cond_wait(&e->landed, &e->lock);
+}

@@ -1,0 +1,11 @@
+/* When a window that nobody waits for is launched: a loop without a sync, turn by turn. */
+#ifndef TPU_ENGINE_LOOP_H_
+#define TPU_ENGINE_LOOP_H_
+
+#include "engine/state.h"
+
+/* Asked once the window has engine->flush_at records, and after every record in Debug and Strict
+ * mode: whether it should be launched now. Sets flush_at for the windows to come. */
+TPU_MUST_USE tpu_status_t tpui_window_is_due(tpu_engine_t* engine, bool* out_due);
+
+#endif  // TPU_ENGINE_LOOP_H_

@@ -1,0 +1,92 @@
+/* The engine's own structures, shared by the files of this folder. Everything belongs to
+ * engine->lock unless a comment says otherwise. The `tpui_` functions of this folder expect the lock
+ * to be held.
+ */
+#ifndef TPU_ENGINE_STATE_H_
+#define TPU_ENGINE_STATE_H_
+
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "engine/engine.h"
+#include "engine/plan.h"
+#include "launch/queue.h"
+#include "trace/address.h"
+#include "trace/memo.h"
+#include "trace/recorder.h"
+
+#define TPUI_SLAB_STORAGES 256
+
+struct tpu_storage_t {
+  _Atomic int32_t refs;  // any thread
+  tpu_engine_t* engine;
+  tpu_value_t* value;            // NULL: no content yet, reads as zeros; see tpui_storage_set
+  _Atomic tpu_meta_id_t layout;  // value's metadata, 0 without one; read by any thread
+  int64_t nbytes;
+  void* address;
+  uint64_t serial;  // never reused, unlike the pointer
+  tpu_storage_t* next_free;
+};
+
+/* What a storage held before a record of this window wrote it: the way back if that record fails. */
+typedef struct tpui_undo_t {
+  uint64_t storage;     // serial
+  uint32_t number;      // window number of the value that replaced it
+  tpu_value_t* old;     // READY and retained, or NULL when it was a result of this window ...
+  uint32_t old_number;  // ... with this number
+} tpui_undo_t;
+
+/* Records after which a window without a sync is searched for a loop. */
+#define TPUI_LOOP_CHECK 4096
+/* A loop's windows hold as many turns as make at least this many records. */
+#define TPUI_LOOP_MIN 512
+#define TPUI_LOOP_MISSES 4
+
+typedef struct tpui_capture_t tpui_capture_t;  // see watch.h
+typedef struct tpui_flight_t tpui_flight_t;    // see flight.c
+
+struct tpu_engine_t {
+  tpu_mutex_t lock;
+  tpu_device_t* device;
+  tpu_compiler_t* compiler;
+  _Atomic tpu_eager_mode_t mode;  // read by any thread
+  uint32_t window_limit;          // most records in a window
+  uint32_t flush_at;              // records at which this window is launched unasked
+  uint32_t loop_length;           // records of some turns of a loop that never syncs; 0: none known
+  uint32_t loop_misses;           // its windows in a row that were not expected
+  tpu_partition_options_t partition;
+
+  tpu_value_pool_t pool;
+  tpu_recorder_t recorder;
+  tpu_memo_t* memo;
+  tpu_address_space_t* addresses;
+  tpui_capture_t* capture;  // NULL while nobody captures
+  tpu_storage_t* free_storages;
+  tpu_storage_t** storage_slabs;
+  size_t storage_slab_count, storage_slab_capacity;
+  uint64_t next_serial;
+
+  tpui_undo_t* undo;
+  size_t undo_count, undo_capacity;
+
+  tpui_plan_cache_t plans;
+  tpui_plan_t* last_plan;  // whose successor is expected next
+
+  uint8_t* flags;  // scratch of a flush: live values, then dead externals
+  size_t flags_capacity;
+  tpu_queue_t* queue;
+  pthread_cond_t landed;   // a queued flight finished
+  int in_flight;           // queued and not finished
+  uint64_t flight_serial;  // of the newest flight
+  tpui_flight_t* free_flights;
+
+  tpu_status_t pending_error;  // of a launch that nobody has been told about
+  tpu_engine_stats_t stats;
+};
+
+static inline void tpui_storage_set(tpu_storage_t* storage, tpu_value_t* value) {
+  storage->value = value;
+  atomic_store_explicit(&storage->layout, value != NULL ? value->meta : 0, memory_order_relaxed);
+}
+
+#endif  // TPU_ENGINE_STATE_H_

@@ -1,0 +1,31 @@
+#include "engine/watch.h"
+
+#include "base/alloc.h"
+
+void tpui_capture_touched(tpu_engine_t* e, const char* obstacle) {
+  tpui_capture_t* c = e->capture;
+  if (!tpui_capture_is_mine(e)) {
+    c->interrupted = true;
+  } else if (obstacle != NULL && c->obstacle == NULL) {
+    c->obstacle = obstacle;
+  }
+}
+
+void tpui_capture_bound(tpu_engine_t* e, const tpu_storage_t* storage) {
+  bool inside = storage->serial > e->capture->first_serial;
+  tpui_capture_touched(e, inside ? NULL : "it writes to a tensor that it did not make");
+}
+
+void tpui_capture_constant(tpu_engine_t* e, tpu_value_t* value) {
+  tpui_capture_t* c = e->capture;
+  if (!tpui_capture_is_mine(e)) return;
+  tpu_status_t status = tpu_grow((void**)&c->constants, &c->constant_capacity,
+                                 c->constant_count + 1, sizeof(*c->constants));
+  if (status != NULL) {
+    tpu_status_free(status);
+    c->interrupted = true;
+    return;
+  }
+  tpu_value_retain(value);
+  c->constants[c->constant_count++] = value;
+}

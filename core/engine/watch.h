@@ -1,0 +1,41 @@
+/* Watching one thread's records while it captures; what the other files tell the capture.
+ * For all functions, engine->capture is not NULL.
+ */
+#ifndef TPU_ENGINE_WATCH_H_
+#define TPU_ENGINE_WATCH_H_
+
+#include <pthread.h>
+
+#include "engine/state.h"
+
+/* Where an input lay when the capture began, in bytes of its storage. */
+typedef struct tpui_captured_input_t {
+  tpu_value_t* value;  // retained; NULL for inputs that are no tensors
+  tpu_meta_id_t view;
+  int64_t begin, end;
+} tpui_captured_input_t;
+
+struct tpui_capture_t {
+  pthread_t thread;
+  const char* obstacle;  // why these records can be no template
+  bool interrupted;      // another thread came between: no template, but only this time
+  uint32_t first_record, first_value;
+  uint64_t first_serial;  // storages with greater ones were made inside
+  tpui_captured_input_t* inputs;
+  int input_count;
+  tpu_value_t** constants;  // retained
+  size_t constant_count, constant_capacity;
+};
+
+static inline bool tpui_capture_is_mine(const tpu_engine_t* engine) {
+  return pthread_equal(engine->capture->thread, pthread_self()) != 0;
+}
+/* Something was done to the window: by the capturing thread, then `obstacle` (a literal, NULL for
+ * none) says why no template can be made; by another one, then none can be made this time. */
+void tpui_capture_touched(tpu_engine_t* engine, const char* obstacle);
+/* The storage got other content. */
+void tpui_capture_bound(tpu_engine_t* engine, const tpu_storage_t* storage);
+/* This READY value came from the host. */
+void tpui_capture_constant(tpu_engine_t* engine, tpu_value_t* value);
+
+#endif  // TPU_ENGINE_WATCH_H_
