@@ -59,9 +59,11 @@ check: build $(VENV)/.test
 	$(PY) tools/gen_env_docs.py --check
 	$(PY) tools/count_lines.py --check
 	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 
 format: $(VENV)/.test
+	$(BIN)/ruff format --quiet .
 	$(BIN)/clang-format -i $(C_FILES)
 
 build/tests/build.ninja: $(VENV)/.test

@@ -38,6 +38,7 @@
 //   op_table() -> list[(name, aten: str, family: int, flags: int, opinfo: str)]
 //   after_fork() -> None              call in a forked child: later use raises RuntimeError
 //   unregistered_ops() -> list[str]   names in the op table without a kernel, each with the reason
+//   __version__: str                  of the core; torch_tpu/_version.py says it
 // clang-format on
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
@@ -411,5 +412,9 @@ PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
 }  // namespace tpu_shim
 
 extern "C" __attribute__((visibility("default"))) PyObject* PyInit__C() {
-  return PyModule_Create(&tpu_shim::g_module);
+  PyObject* module = PyModule_Create(&tpu_shim::g_module);
+  if (module == nullptr) return nullptr;
+  if (PyModule_AddStringConstant(module, "__version__", tpu_version()) == 0) return module;
+  Py_DECREF(module);
+  return nullptr;
 }

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,12 @@ def test_entry_point_is_the_one_in_pyproject():
   from torch_tpu._autoload import ENTRY_POINT
 
   assert f'torch_tpu = "{ENTRY_POINT}"' in (Path(ROOT) / "pyproject.toml").read_text()
+
+
+def test_core_and_package_have_the_version_that_version_py_says():
+  from torch_tpu import _C, __version__
+
+  assert _C.__version__ == __version__ == metadata.version("torch_tpu")
 
 
 def code_blocks(page, language):

@@ -25,69 +25,70 @@ SOURCES = {".c", ".h", ".cc", ".cpp", ".hpp"}
 
 
 def without_comments(text: str) -> str:
-    """The text with comments blanked; line numbers stay."""
-    def blank(match: re.Match) -> str:
-        found = match.group()
-        return found if found[0] in "\"'" else re.sub(r"[^\n]", " ", found)
+  """The text with comments blanked; line numbers stay."""
 
-    pattern = r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|/\*.*?\*/|//[^\n]*'
-    return re.sub(pattern, blank, text, flags=re.DOTALL)
+  def blank(match: re.Match) -> str:
+    found = match.group()
+    return found if found[0] in "\"'" else re.sub(r"[^\n]", " ", found)
+
+  pattern = r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|/\*.*?\*/|//[^\n]*'
+  return re.sub(pattern, blank, text, flags=re.DOTALL)
 
 
 def check_include(folder: str, included: str) -> str | None:
-    """What is wrong with an include in core/<folder>, or None."""
-    if FOREIGN.search(included):
-        return f"core/ must not include {included}"
-    target = included.split("/")[0]
-    if folder not in ORDER or "/" not in included or target not in ORDER:
-        return None
-    if ORDER.index(target) > ORDER.index(folder):
-        return f"{folder}/ must not include {included}: {target}/ is below it"
+  """What is wrong with an include in core/<folder>, or None."""
+  if FOREIGN.search(included):
+    return f"core/ must not include {included}"
+  target = included.split("/")[0]
+  if folder not in ORDER or "/" not in included or target not in ORDER:
     return None
+  if ORDER.index(target) > ORDER.index(folder):
+    return f"{folder}/ must not include {included}: {target}/ is below it"
+  return None
 
 
 def check_file(root: Path, path: Path) -> Iterator[str]:
-    text = path.read_text(errors="replace")
-    parts = path.relative_to(root).parts
-    code = without_comments(text)
-    if path.suffix != ".def" and text.count("\n") > MAX_LINES:
-        yield f"1: {text.count(chr(10))} lines; at most {MAX_LINES}"
-    if parts[0] == "core":
-        for match in INCLUDE.finditer(code):
-            problem = check_include(parts[1], match.group(1))
-            if problem:
-                yield f"{code.count(chr(10), 0, match.start(1)) + 1}: {problem}"
-    if parts[0] in ("core", "shim"):
-        for match in OP_CASE.finditer(code):
-            line = code.count("\n", 0, match.start()) + 1
-            yield f"{line}: `{match.group()}`: what differs between ops is a column of the op table"
+  text = path.read_text(errors="replace")
+  parts = path.relative_to(root).parts
+  code = without_comments(text)
+  if path.suffix != ".def" and text.count("\n") > MAX_LINES:
+    yield f"1: {text.count(chr(10))} lines; at most {MAX_LINES}"
+  if parts[0] == "core":
+    for match in INCLUDE.finditer(code):
+      problem = check_include(parts[1], match.group(1))
+      if problem:
+        yield f"{code.count(chr(10), 0, match.start(1)) + 1}: {problem}"
+  if parts[0] in ("core", "shim"):
+    for match in OP_CASE.finditer(code):
+      line = code.count("\n", 0, match.start()) + 1
+      yield f"{line}: `{match.group()}`: what differs between ops is a column of the op table"
 
 
 def files(root: Path) -> Iterator[Path]:
-    for top in ("core", "shim", "tests", "torch_tpu", "tools", "benchmarks", "examples"):
-        for path in sorted((root / top).rglob("*")):
-            if path.suffix in SOURCES or path.suffix in (".def", ".py"):
-                yield path
+  for top in ("core", "shim", "tests", "torch_tpu", "tools", "benchmarks", "examples"):
+    for path in sorted((root / top).rglob("*")):
+      if path.suffix in SOURCES or path.suffix in (".def", ".py"):
+        yield path
 
 
 def main(arguments: list[str]) -> int:
-    root = Path(arguments[0] if arguments else Path(__file__).parent.parent).resolve()
-    problems, count = [], 0
-    for path in files(root):
-        count += 1
-        problems += [f"{path.relative_to(root)}:{text}" for text in check_file(root, path)]
-    core = root / "core"
-    for folder in sorted(p.name for p in core.iterdir() if p.is_dir()) if core.is_dir() else []:
-        if folder not in ORDER and folder != "include":
-            problems.append(f"core/{folder}: not in the order of folders")
-    if count == 0:
-        problems.append(f"{root}: no sources found")
-    for problem in problems:
-        print(problem)
-    if not problems:
-        print(f"OK: {count} files")
-    return 1 if problems else 0
+  root = Path(arguments[0] if arguments else Path(__file__).parent.parent).resolve()
+  problems, count = [], 0
+  for path in files(root):
+    count += 1
+    problems += [f"{path.relative_to(root)}:{text}" for text in check_file(root, path)]
+  core = root / "core"
+  for folder in sorted(p.name for p in core.iterdir() if p.is_dir()) if core.is_dir() else []:
+    if folder not in ORDER and folder != "include":
+      problems.append(f"core/{folder}: not in the order of folders")
+  if count == 0:
+    problems.append(f"{root}: no sources found")
+  for problem in problems:
+    print(problem)
+  if not problems:
+    print(f"OK: {count} files")
+  return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+  sys.exit(main(sys.argv[1:]))

@@ -3,10 +3,11 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/version.h"
 #include "compile/compile_internal.h"
 
-/* Raise when programs of equal text must not share files with older versions any more. */
-static const char our_version[] = "torch_tpu 0.1, cache 1";
+/* Raise when a program must not share files with others of the same version and text any more. */
+static const char cache_version[] = "1";
 
 void tpui_key_begin(tpui_key_t* key) { tpu_digest_begin(&key->state); }
 
@@ -68,7 +69,8 @@ static tpu_digest_t cpu_digest(void) {
 
 void tpui_key_add_machine(tpui_key_t* key, const tpu_device_t* device) {
   const tpu_platform_t* platform = tpu_device_platform(device);
-  add_text(key, "version", our_version);
+  add_text(key, "version", tpu_version());
+  add_text(key, "cache", cache_version);
   add_text(key, "plugin", tpu_device_plugin_version(device));
   add_text(key, "platform", platform->name);
   /* These variables change generated code behind our back. */

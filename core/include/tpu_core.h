@@ -25,6 +25,7 @@
 
 #include "base/env.h"
 #include "base/status.h"
+#include "base/version.h"
 #include "engine/engine.h"
 #include "host/host.h"
 #include "ops/attrs.h"

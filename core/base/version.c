@@ -1,0 +1,3 @@
+#include "base/version.h"
+
+const char* tpu_version(void) { return TPU_VERSION; }
