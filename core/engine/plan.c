@@ -123,13 +123,9 @@ static tpu_status_t fill_step(maker_t* m, const tpu_program_t* program, tpu_lowe
     step->outputs[i] = program->outputs[i];
     step->output_bytes[i] = tpu_meta_bytes(tpu_meta_get(w->value_metas[program->outputs[i]]));
   }
-  step->double_count = lowered->double_count;
-  step->int_count = lowered->int_count;
-  step->doubles = lowered->doubles;
-  step->ints = lowered->ints;
-  lowered->doubles = NULL;
-  lowered->ints = NULL;
-  return tpu_step_plan_views(step, w->slots);
+  step->packed = lowered->packed;
+  lowered->packed = (tpu_packed_t){0};
+  return NULL;
 }
 
 /* The programs of a partition on their way to executables. */

@@ -14,12 +14,7 @@ static void free_step(tpu_step_t* step) {
   tpu_free(step->donatable);
   tpu_free(step->outputs);
   tpu_free(step->output_bytes);
-  for (uint32_t i = 0; step->int_plans != NULL && i < step->int_count; ++i) {
-    tpu_free(step->int_plans[i]);
-  }
-  tpu_free(step->int_plans);
-  tpu_free(step->doubles);
-  tpu_free(step->ints);
+  tpu_packed_free(&step->packed);
   tpu_free(step->releases);
 }
 
@@ -176,7 +171,7 @@ static bool variant_fits(const tpui_variant_t* variant, const tpu_window_t* wind
     if (live[v] != NULL && !variant->live[v]) return false;
   }
   for (uint32_t i = 0; i < variant->step_count; ++i) {
-    if (!tpu_step_views_fit(&variant->steps[i], slots)) return false;
+    if (!tpu_packed_fits(&variant->steps[i].packed, slots)) return false;
   }
   return true;
 }

@@ -4,59 +4,19 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
-#include "ops/views.h"
 
 #define INLINE_INPUTS 96
 
-tpu_status_t tpu_step_plan_views(tpu_step_t* step, const tpu_slot_t* slots) {
-  TPU_RETURN_IF_ERROR(
-      tpu_calloc(step->int_count + 1, sizeof(tpu_view_plan_t*), (void**)&step->int_plans));
-  for (uint32_t i = 0; i < step->int_count; ++i) {
-    const tpu_packed_slot_t* packed = &step->ints[i];
-    if (packed->factor < 0) continue;
-    TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpu_view_plan_t), (void**)&step->int_plans[i]));
-    TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(packed->base), tpu_meta_get(packed->view),
-                                      slots[packed->slot].as_int, step->int_plans[i]));
-  }
-  return NULL;
-}
-
-bool tpu_step_views_fit(const tpu_step_t* step, const tpu_slot_t* slots) {
-  int64_t starts[TPU_VIEW_MAX_FACTORS];
-  for (uint32_t i = 0; i < step->int_count; ++i) {
-    if (step->ints[i].factor < 0) continue;
-    if (!tpu_view_plan_starts(step->int_plans[i], slots[step->ints[i].slot].as_int, starts)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/* The number behind a packed entry: the slot itself, or the start of one factor of a view. */
-static tpu_status_t packed_int(const tpu_packed_slot_t* packed, const tpu_view_plan_t* plan,
-                               const tpu_slot_t* slots, int64_t* out) {
-  *out = slots[packed->slot].as_int;
-  if (packed->factor < 0) return NULL;
-  int64_t starts[TPU_VIEW_MAX_FACTORS];
-  if (!tpu_view_plan_starts(plan, *out, starts)) {
-    return tpu_status_make(TPU_INTERNAL, "a view at offset %lld does not fit its program",
-                           (long long)*out);
-  }
-  *out = starts[packed->factor];
-  return NULL;
-}
-
 static tpu_status_t pack_ints(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** out_buffer) {
-  int64_t inline_numbers[64], count = step->int_count;
+  int64_t inline_numbers[64], count = step->packed.int_count;
   void* memory = inline_numbers;
   if (count > 64) TPU_RETURN_IF_ERROR(tpu_calloc((size_t)count, sizeof(int64_t), &memory));
   int64_t* numbers = memory;
   tpu_status_t status = NULL;
-  for (int64_t i = 0; i < count && status == NULL; ++i) {
-    status = packed_int(&step->ints[i], step->int_plans[i], job->slots, &numbers[i]);
-  }
-  if (status == NULL) {
+  if (tpu_packed_fill_ints(&step->packed, job->slots, numbers)) {
     status = tpu_buffer_from_host(job->device, numbers, TPU_I64, 1, &count, out_buffer);
+  } else {
+    status = tpu_status_make(TPU_INTERNAL, "a view's offset does not fit its program");
   }
   if (memory != inline_numbers) tpu_free(memory);
   return status;
@@ -65,11 +25,11 @@ static tpu_status_t pack_ints(tpu_job_t* job, const tpu_step_t* step, tpu_buffer
 static tpu_status_t pack_doubles(tpu_job_t* job, const tpu_step_t* step,
                                  tpu_buffer_t** out_buffer) {
   double inline_numbers[64];
-  int64_t count = step->double_count;
+  int64_t count = step->packed.double_count;
   void* memory = inline_numbers;
   if (count > 64) TPU_RETURN_IF_ERROR(tpu_calloc((size_t)count, sizeof(double), &memory));
   double* numbers = memory;
-  for (int64_t i = 0; i < count; ++i) numbers[i] = job->slots[step->doubles[i].slot].as_double;
+  tpu_packed_fill_doubles(&step->packed, job->slots, numbers);
   tpu_status_t status = tpu_buffer_from_host(job->device, numbers, TPU_F64, 1, &count, out_buffer);
   if (memory != inline_numbers) tpu_free(memory);
   return status;
@@ -102,8 +62,8 @@ static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_
   uint32_t count = step->input_count;
   tpu_buffer_t *doubles = NULL, *ints = NULL;
   tpu_status_t status = NULL;
-  if (step->double_count > 0) status = pack_doubles(job, step, &doubles);
-  if (status == NULL && step->int_count > 0) status = pack_ints(job, step, &ints);
+  if (step->packed.double_count > 0) status = pack_doubles(job, step, &doubles);
+  if (status == NULL && step->packed.int_count > 0) status = pack_ints(job, step, &ints);
   if (status == NULL) {
     if (doubles != NULL) inputs[count] = doubles, donated[count++] = 0;
     if (ints != NULL) inputs[count] = ints, donated[count++] = 0;

@@ -8,7 +8,6 @@
 #define TPU_LAUNCH_LAUNCH_H_
 
 #include "lower/lower.h"
-#include "ops/views.h"
 #include "trace/value.h"
 
 /* One program of a plan, ready to run. Arrays are owned by the plan. */
@@ -23,11 +22,7 @@ typedef struct tpu_step_t {
   uint32_t output_count;
   uint32_t* outputs;  // window value numbers
   int64_t* output_bytes;
-  uint32_t double_count, int_count;
-  tpu_packed_slot_t* doubles;
-  tpu_packed_slot_t* ints;
-  tpu_view_plan_t** int_plans;  // [int_count] where a factor's start is packed: the view's plan
-                                // that the program was written for; owned
+  tpu_packed_t packed;  // its last arguments; owned
   uint32_t release_count;
   uint32_t* releases;  // window values that no later step reads and nobody else holds
 } tpu_step_t;
@@ -46,12 +41,6 @@ typedef struct tpu_job_t {
   tpu_status_t error;  // out: the first failure; owned
   bool inherited;      // out: it is the failure of an external value
 } tpu_job_t;
-
-/* Plans the views whose starts are packed, at the offsets in `slots`. Fills step->int_plans. */
-TPU_MUST_USE tpu_status_t tpu_step_plan_views(tpu_step_t* step, const tpu_slot_t* slots);
-/* True when the step's programs can read their views at the offsets in `slots`: other offsets may
- * need other factors. */
-bool tpu_step_views_fit(const tpu_step_t* step, const tpu_slot_t* slots);
 
 /* Runs all steps. Steps whose inputs failed are skipped. Failures are left in job->error. */
 void tpu_job_run(tpu_job_t* job);

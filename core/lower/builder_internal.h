@@ -40,8 +40,9 @@ struct tpui_builder_t {
   tpui_memo_t* memo;
   size_t memo_count, memo_capacity;
 
-  // Dynamic slots: position of a slot's first number in its packed vector, or -1.
-  int32_t* slot_packed;       // [window->slot_count]
+  // Dynamic slots: place in packed->doubles (float scalars) or packed->slots (the rest), or -1.
+  int32_t* slot_packed;  // [window->slot_count]
+  tpu_packed_t* packed;
   tpui_hlo_t packed_doubles;  // arguments; id TPUI_ID_ERROR when there are none
   tpui_hlo_t packed_ints;
 };
@@ -68,6 +69,8 @@ void tpui_append_type(tpu_strbuf_t* out, tpu_dtype_t dtype, int rank, const int6
 tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t position);
 /* True when `slot` is a program argument. */
 bool tpui_slot_is_dynamic(const tpui_builder_t* b, uint32_t slot);
+/* The packed entry of an integer or an offset that is one; NULL when it is fixed. */
+const tpu_packed_slot_t* tpui_packed_slot(const tpui_builder_t* b, uint32_t slot);
 
 /* A storage's content with metadata `base_meta` seen with another dtype. When element sizes differ the
  * content becomes one flat dimension. `*out_meta` is what views of that dtype are planned against. */
@@ -76,9 +79,5 @@ tpui_hlo_t tpui_view_retype(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t
 /* The metadata that tpui_view_retype gives, without emitting anything. */
 tpu_status_t tpui_view_base_meta(const tpu_meta_t* base_meta, tpu_dtype_t dtype,
                                  tpu_meta_id_t* out_id);
-
-/* A dynamic offset travels as one start per sliced factor, or, when this holds (gathers and steps), as
- * the flat offset itself. */
-bool tpui_view_needs_flat_offset(const tpu_view_plan_t* plan);
 
 #endif  // TPU_LOWER_BUILDER_INTERNAL_H_

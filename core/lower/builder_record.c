@@ -27,6 +27,10 @@ bool tpui_slot_is_dynamic(const tpui_builder_t* b, uint32_t slot) {
   return b->slot_packed != NULL && slot < b->window->slot_count && b->slot_packed[slot] >= 0;
 }
 
+const tpu_packed_slot_t* tpui_packed_slot(const tpui_builder_t* b, uint32_t slot) {
+  return tpui_slot_is_dynamic(b, slot) ? &b->packed->slots[b->slot_packed[slot]] : NULL;
+}
+
 tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t position) {
   uint64_t key[4] = {TPUI_MEMO_NUMBER, is_double, (uint64_t)position, 0};
   tpui_hlo_t result;
@@ -44,7 +48,8 @@ static tpui_hlo_t scalar_operand(const tpui_lowering_t* op, int k) {
   uint32_t slot = tpu_record_slot(op->record, k);
   bool is_double = tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT;
   if (tpui_slot_is_dynamic(b, slot)) {
-    return tpui_convert(b, tpui_packed_number(b, is_double, b->slot_packed[slot]), dtype);
+    int32_t position = is_double ? b->slot_packed[slot] : (int32_t)tpui_packed_slot(b, slot)->first;
+    return tpui_convert(b, tpui_packed_number(b, is_double, position), dtype);
   }
   tpu_slot_t number = b->window->slots[slot];
   return is_double ? tpui_constant(b, dtype, number.as_double)
@@ -81,10 +86,10 @@ static tpui_hlo_t tensor_operand(const tpui_lowering_t* op, int k) {
   if (!tpui_ok(b) || (ref & TPU_REF_VIEW_BIT) == 0) return base;
   tpu_meta_id_t view = tpu_record_view(op->record, k);
   uint32_t slot = tpu_record_slot(op->record, k);
-  bool dynamic = tpui_slot_is_dynamic(b, slot);
-  uint64_t number = dynamic ? (uint64_t)b->slot_packed[slot] : b->window->slots[slot].bits;
-  uint64_t key[4] = {TPUI_MEMO_VIEW | (uint64_t)dynamic << 8, (uint64_t)(int64_t)base.id, view,
-                     number};
+  const tpu_packed_slot_t* packed = tpui_packed_slot(b, slot);
+  uint64_t number = packed != NULL ? packed->first : b->window->slots[slot].bits;
+  uint64_t key[4] = {TPUI_MEMO_VIEW | (uint64_t)(packed != NULL) << 8, (uint64_t)(int64_t)base.id,
+                     view, number};
   tpui_hlo_t result;
   if (tpui_memo_get(b, key, &result)) return result;
   const tpu_meta_t* base_meta = tpu_meta_get(tpu_window_ref_meta(b->window, ref));

@@ -9,59 +9,29 @@
 
 /* --- dynamic slots --- */
 
-static tpu_status_t push(tpu_packed_slot_t** array, uint32_t* count, size_t* capacity,
-                         tpu_packed_slot_t entry) {
-  void* data = *array;
-  tpu_status_t status = tpu_grow(&data, capacity, (size_t)*count + 1, sizeof entry);
-  *array = data;
-  if (status == NULL) (*array)[(*count)++] = entry;
-  return status;
+static tpu_status_t pack_number(tpui_builder_t* b, uint32_t slot, bool is_double) {
+  b->slot_packed[slot] = (int32_t)(is_double ? b->packed->double_count : b->packed->slot_count);
+  return is_double ? tpu_packed_add_double(b->packed, slot) : tpu_packed_add_int(b->packed, slot);
 }
 
-typedef struct packer_t {
-  tpui_builder_t* b;
-  tpu_lowered_t* out;
-  size_t double_capacity, int_capacity;
-} packer_t;
-
-static tpu_status_t pack_number(packer_t* p, uint32_t slot, bool is_double) {
-  tpu_packed_slot_t entry = {.slot = slot, .factor = -1, .base = 0, .view = 0};
-  if (is_double) {
-    p->b->slot_packed[slot] = (int32_t)p->out->double_count;
-    return push(&p->out->doubles, &p->out->double_count, &p->double_capacity, entry);
-  }
-  p->b->slot_packed[slot] = (int32_t)p->out->int_count;
-  return push(&p->out->ints, &p->out->int_count, &p->int_capacity, entry);
-}
-
-/* An offset becomes its plan's starts; the plan's structure is that of the slot's present value. */
-static tpu_status_t pack_offset(packer_t* p, uint32_t slot, tpu_meta_id_t base,
+/* The plan's structure is that of the slot's present value. */
+static tpu_status_t pack_offset(tpui_builder_t* b, uint32_t slot, tpu_meta_id_t base,
                                 tpu_meta_id_t view_id) {
-  const tpu_meta_t* view = tpu_meta_get(view_id);
-  const tpu_meta_t* base_meta = tpu_meta_get(base);
+  const tpu_meta_t *view = tpu_meta_get(view_id), *base_meta = tpu_meta_get(base);
   tpu_view_plan_t plan;
-  tpu_packed_slot_t entry = {.slot = slot, .factor = -1, .base = 0, .view = view_id};
   if (view == NULL || base_meta == NULL) {
     return tpu_status_make(TPU_INTERNAL, "view of a value without metadata");
   }
   if (view->numel == 0) return NULL;  // reads nothing: the offset has no effect
-  TPU_RETURN_IF_ERROR(tpui_view_base_meta(base_meta, view->dtype, &entry.base));
-  int64_t offset = p->b->window->slots[slot].as_int;
-  TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(entry.base), view, offset, &plan));
-  p->b->slot_packed[slot] = (int32_t)p->out->int_count;
-  if (tpui_view_needs_flat_offset(&plan)) {
-    return push(&p->out->ints, &p->out->int_count, &p->int_capacity, entry);
-  }
-  for (int i = 0; i < plan.factor_count && plan.kind == TPU_VIEW_CHAIN; ++i) {
-    if (plan.counts[i] == plan.factors[i]) continue;
-    entry.factor = i;
-    TPU_RETURN_IF_ERROR(push(&p->out->ints, &p->out->int_count, &p->int_capacity, entry));
-  }
-  return NULL;
+  TPU_RETURN_IF_ERROR(tpui_view_base_meta(base_meta, view->dtype, &base));
+  int64_t offset = b->window->slots[slot].as_int;
+  TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(base), view, offset, &plan));
+  b->slot_packed[slot] = (int32_t)b->packed->slot_count;
+  return tpu_packed_add_offset(b->packed, slot, &plan);
 }
 
-static tpu_status_t pack_record(packer_t* p, const tpu_record_t* record) {
-  const tpu_program_t* program = p->b->program;
+static tpu_status_t pack_record(tpui_builder_t* b, const tpu_record_t* record) {
+  const tpu_program_t* program = b->program;
   for (tpu_slot_walk_t at = tpu_record_slots(record); tpu_record_next_slot(record, &at);) {
     if (program->slot_dynamic == NULL || program->slot_dynamic[at.slot] == 0) continue;
     uint32_t ref = tpu_record_ref(record, at.operand);
@@ -69,22 +39,21 @@ static tpu_status_t pack_record(packer_t* p, const tpu_record_t* record) {
     tpu_meta_id_t view = tpu_record_view(record, at.operand);
     if (scalar && view == 0) {
       tpu_dtype_t dtype = tpu_ref_scalar_dtype(ref);
-      TPU_RETURN_IF_ERROR(pack_number(p, at.slot, tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT));
+      TPU_RETURN_IF_ERROR(pack_number(b, at.slot, tpu_dtype_kind(dtype) >= TPU_KIND_FLOAT));
       continue;
     }
     // A scalar with a view is the offset at which operand 0 is written.
     uint32_t base = scalar ? tpu_record_ref(record, 0) : ref;
-    TPU_RETURN_IF_ERROR(pack_offset(p, at.slot, tpu_window_ref_meta(program->window, base), view));
+    TPU_RETURN_IF_ERROR(pack_offset(b, at.slot, tpu_window_ref_meta(program->window, base), view));
   }
   return NULL;
 }
 
-static tpu_status_t pack_slots(tpui_builder_t* b, tpu_lowered_t* out) {
-  packer_t packer = {.b = b, .out = out};
+static tpu_status_t pack_slots(tpui_builder_t* b) {
   for (uint32_t i = 0; i < b->program->record_count; ++i) {
     tpu_record_t record;
     tpu_window_record(b->window, b->program->records[i], &record);
-    TPU_RETURN_IF_ERROR(pack_record(&packer, &record));
+    TPU_RETURN_IF_ERROR(pack_record(b, &record));
   }
   return NULL;
 }
@@ -111,7 +80,7 @@ static tpui_hlo_t* new_values(tpui_builder_t* b, uint32_t count) {
   return values;
 }
 
-static void bind_inputs(tpui_builder_t* b, const tpu_lowered_t* lowered) {
+static void bind_inputs(tpui_builder_t* b) {
   const tpu_program_t* program = b->program;
   uint32_t at = 0;
   for (; at < program->input_count; ++at) {
@@ -125,14 +94,14 @@ static void bind_inputs(tpui_builder_t* b, const tpu_lowered_t* lowered) {
     values[tpu_ref_index(ref)] =
         tpui_value_make(b, TPUI_ID_ARGUMENT(at), meta->dtype, meta->rank, meta->sizes);
   }
-  int64_t doubles = lowered->double_count, ints = lowered->int_count;
+  int64_t doubles = b->packed->double_count, ints = b->packed->int_count;
   if (doubles > 0) {
     b->packed_doubles = tpui_value_make(b, TPUI_ID_ARGUMENT(at++), TPU_F64, 1, &doubles);
   }
   if (ints > 0) b->packed_ints = tpui_value_make(b, TPUI_ID_ARGUMENT(at), TPU_I64, 1, &ints);
 }
 
-static tpu_status_t begin(tpui_builder_t* b, tpu_lowered_t* out) {
+static tpu_status_t begin(tpui_builder_t* b) {
   const tpu_window_t* window = b->window;
   b->op_name = "";
   b->values = new_values(b, window->value_count);
@@ -142,9 +111,9 @@ static tpu_status_t begin(tpui_builder_t* b, tpu_lowered_t* out) {
   b->packed_doubles = b->packed_ints = tpui_harmless();
   if (!tpui_ok(b)) return NULL;  // latched
   for (uint32_t i = 0; i < window->slot_count; ++i) b->slot_packed[i] = -1;
-  TPU_RETURN_IF_ERROR(pack_slots(b, out));
+  TPU_RETURN_IF_ERROR(pack_slots(b));
   mark_needed(b);
-  bind_inputs(b, out);
+  bind_inputs(b);
   return NULL;
 }
 
@@ -230,8 +199,8 @@ static void append_signature(tpui_builder_t* b, tpu_lowered_t* lowered) {
     taken[alias] = 1;
     tpu_strbuf_printf(out, " {tf.aliasing_output = %d : i32}", alias);
   }
-  append_packed(out, &at, lowered->double_count, TPU_F64);
-  append_packed(out, &at, lowered->int_count, TPU_I64);
+  append_packed(out, &at, lowered->packed.double_count, TPU_F64);
+  append_packed(out, &at, lowered->packed.int_count, TPU_I64);
   tpu_strbuf_append(out, ") -> (");
   for (uint32_t i = 0; i < program->output_count; ++i) {
     if (i > 0) tpu_strbuf_append(out, ", ");
@@ -267,8 +236,9 @@ static void write_text(tpui_builder_t* b, tpu_lowered_t* lowered) {
 
 tpu_status_t tpu_lower_program(const tpu_program_t* program, tpu_lowered_t* out_lowered) {
   memset(out_lowered, 0, sizeof *out_lowered);
-  tpui_builder_t b = {.program = program, .window = program->window, .op_name = ""};
-  tpu_status_t status = begin(&b, out_lowered);
+  tpui_builder_t b = {
+      .program = program, .window = program->window, .packed = &out_lowered->packed, .op_name = ""};
+  tpu_status_t status = begin(&b);
   for (uint32_t i = 0; status == NULL && tpui_ok(&b) && i < program->record_count; ++i) {
     lower_record(&b, program->records[i]);
   }
@@ -284,8 +254,5 @@ tpu_status_t tpu_lower_program(const tpu_program_t* program, tpu_lowered_t* out_
 
 void tpu_lowered_free(tpu_lowered_t* lowered) {
   tpu_strbuf_free(&lowered->text);
-  tpu_free(lowered->doubles);
-  tpu_free(lowered->ints);
-  lowered->doubles = lowered->ints = NULL;
-  lowered->double_count = lowered->int_count = 0;
+  tpu_packed_free(&lowered->packed);
 }

@@ -64,9 +64,8 @@ tpu_status_t tpui_view_base_meta(const tpu_meta_t* base_meta, tpu_dtype_t dtype,
   return tpu_meta_intern_contiguous(dtype, 1, &count, out_id);
 }
 
-static tpui_hlo_t read_at(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
-                          const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot);
-#define NO_SLOT UINT32_MAX
+static tpui_hlo_t read_fixed(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                             const tpu_meta_t* view, int64_t offset);
 
 static const tpu_meta_t* flat_meta(tpui_builder_t* b, tpu_dtype_t dtype, int64_t count) {
   tpu_meta_id_t id = 0;
@@ -85,7 +84,7 @@ tpui_hlo_t tpui_view_retype(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t
   if (retype_keeps_sizes(base_meta->dtype, dtype)) return tpui_bitcast(b, base, dtype);
   const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
   if (flat == NULL) return tpui_harmless();
-  return retype_flat(b, read_at(b, base, base_meta, flat, 0, NO_SLOT), dtype);
+  return retype_flat(b, read_fixed(b, base, base_meta, flat, 0), dtype);
 }
 
 /* The inverse of tpui_view_retype: back to `base_meta`'s dtype and sizes. */
@@ -97,40 +96,50 @@ static tpui_hlo_t retype_back(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t old_ba
   const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
   if (flat == NULL) return tpui_harmless();
   if (x.sizes[0] < base_meta->numel) {  // bytes that the other dtype could not reach
-    tpui_hlo_t parts[2] = {x, read_at(b, old_base, base_meta, flat, 0, NO_SLOT)};
+    tpui_hlo_t parts[2] = {x, read_fixed(b, old_base, base_meta, flat, 0)};
     parts[1] = tpui_slice_dim(b, parts[1], 0, x.sizes[0], base_meta->numel);
     x = tpui_concatenate(b, 2, parts, 0);
   }
-  return read_at(b, x, flat, base_meta, 0, NO_SLOT);
+  return read_fixed(b, x, flat, base_meta, 0);
 }
 
 /* --- plans --- */
 
-static bool plan_needs_flat_offset(const tpu_view_plan_t* plan) {
-  if (plan->kind == TPU_VIEW_GATHER) return true;
-  for (int i = 0; i < plan->factor_count; ++i) {
-    if (plan->counts[i] != plan->factors[i] && plan->steps[i] != 1 && plan->counts[i] > 1) {
-      return true;
-    }
+/* Where a view stands: its plan, and its offset as a number or as arguments of the program. */
+typedef struct place_t {
+  const tpu_view_plan_t* plan;
+  int64_t offset;
+  const tpu_packed_slot_t* packed;  // NULL: the offset is fixed
+} place_t;
+
+/* The offset in `slot` of a view of what has metadata `base_meta`; a fixed one is planned into
+ * `*plan`. False after an error. */
+static bool find_place(tpui_builder_t* b, const tpu_meta_t* base_meta, const tpu_meta_t* view,
+                       uint32_t slot, tpu_view_plan_t* plan, place_t* out_place) {
+  if (!tpui_ok(b)) return false;
+  *out_place = (place_t){plan, b->window->slots[slot].as_int, tpui_packed_slot(b, slot)};
+  if (out_place->packed != NULL) {
+    out_place->plan = out_place->packed->plan;
+  } else {
+    tpui_latch_status(b, tpu_view_plan(base_meta, view, out_place->offset, plan));
   }
-  return false;
+  return tpui_ok(b);
 }
 
-bool tpui_view_needs_flat_offset(const tpu_view_plan_t* plan) {
-  return plan_needs_flat_offset(plan);
-}
-
-static bool factor_is_sliced(const tpu_view_plan_t* plan, int i) {
-  return plan->counts[i] != plan->factors[i];
+/* Whether flat indices are needed: no chain expresses the view, or not for offsets that vary. */
+static bool is_indexed(const place_t* at) {
+  return at->plan->kind == TPU_VIEW_GATHER ||
+         (at->packed != NULL && tpu_packed_plan_is_flat(at->plan));
 }
 
 /* First index of each factor as rank-0 int64 values; dynamic ones come from the packed vector. */
-static void start_values(tpui_builder_t* b, const tpu_view_plan_t* plan, uint32_t slot,
+static void start_values(tpui_builder_t* b, const tpu_packed_slot_t* packed,
                          tpui_hlo_t* out_starts) {
-  int32_t position = b->slot_packed[slot];
-  for (int i = 0; i < plan->factor_count; ++i) {
-    out_starts[i] = factor_is_sliced(plan, i) ? tpui_packed_number(b, false, position++)
-                                              : tpui_constant_int(b, TPU_I64, 0);
+  int32_t position = (int32_t)packed->first;
+  for (int i = 0; i < packed->plan->factor_count; ++i) {
+    out_starts[i] = tpu_view_factor_is_sliced(packed->plan, i)
+                        ? tpui_packed_number(b, false, position++)
+                        : tpui_constant_int(b, TPU_I64, 0);
   }
 }
 
@@ -161,11 +170,12 @@ static void slice_bounds(const tpu_view_plan_t* plan, int64_t* out_limits) {
 }
 
 static tpui_hlo_t read_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* view,
-                             const tpu_view_plan_t* plan, uint32_t dynamic_slot) {
+                             const place_t* at) {
+  const tpu_view_plan_t* plan = at->plan;
   tpui_hlo_t x = to_factors(b, base, plan);
-  if (plan->slices && dynamic_slot != NO_SLOT) {
+  if (plan->slices && at->packed != NULL) {
     tpui_hlo_t starts[TPU_VIEW_MAX_FACTORS];
-    start_values(b, plan, dynamic_slot, starts);
+    start_values(b, at->packed, starts);
     x = tpui_dynamic_slice(b, x, starts, plan->counts);
   } else if (plan->slices) {
     int64_t limits[TPU_VIEW_MAX_FACTORS];
@@ -180,11 +190,11 @@ static tpui_hlo_t read_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_
 
 /* Flat index of every view element, [numel, 1]. */
 static tpui_hlo_t flat_indices(tpui_builder_t* b, const tpu_meta_t* base_meta,
-                               const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot) {
+                               const tpu_meta_t* view, const place_t* at) {
   tpu_dtype_t dtype = base_meta->numel < INT32_MAX ? TPU_I32 : TPU_I64;
-  tpui_hlo_t index = tpui_constant_int(b, dtype, offset);
-  if (dynamic_slot != NO_SLOT) {
-    index = tpui_convert(b, tpui_packed_number(b, false, b->slot_packed[dynamic_slot]), dtype);
+  tpui_hlo_t index = tpui_constant_int(b, dtype, at->offset);
+  if (at->packed != NULL) {
+    index = tpui_convert(b, tpui_packed_number(b, false, (int32_t)at->packed->first), dtype);
   }
   for (int i = 0; i < view->rank; ++i) {
     if (view->sizes[i] == 1 || view->strides[i] == 0) continue;
@@ -199,13 +209,12 @@ static tpui_hlo_t flat_indices(tpui_builder_t* b, const tpu_meta_t* base_meta,
 /* The base as one flat dimension in storage order. */
 static tpui_hlo_t to_flat(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta) {
   const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
-  return flat == NULL ? tpui_harmless() : read_at(b, base, base_meta, flat, 0, NO_SLOT);
+  return flat == NULL ? tpui_harmless() : read_fixed(b, base, base_meta, flat, 0);
 }
 
 static tpui_hlo_t read_gather(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
-                              const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot) {
-  tpui_hlo_t operands[2] = {to_flat(b, base, base_meta),
-                            flat_indices(b, base_meta, view, offset, dynamic_slot)};
+                              const tpu_meta_t* view, const place_t* at) {
+  tpui_hlo_t operands[2] = {to_flat(b, base, base_meta), flat_indices(b, base_meta, view, at)};
   int64_t count[1] = {view->numel};
   tpui_hlo_t x = tpui_raw(b, "stablehlo.gather", 2, operands,
                           "dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], "
@@ -216,15 +225,13 @@ static tpui_hlo_t read_gather(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta
 }
 
 static tpui_hlo_t write_scatter(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
-                                const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot,
-                                tpui_hlo_t update) {
+                                const tpu_meta_t* view, const place_t* at, tpui_hlo_t update) {
   int64_t count[1] = {view->numel};
   const char* type = tpui_text_type(b, (tpui_type_t){base.dtype, 0, NULL});
   const char* region =
       tpui_text(b, "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})", type,
                 type, type);
-  tpui_hlo_t operands[3] = {to_flat(b, base, base_meta),
-                            flat_indices(b, base_meta, view, offset, dynamic_slot),
+  tpui_hlo_t operands[3] = {to_flat(b, base, base_meta), flat_indices(b, base_meta, view, at),
                             tpui_reshape(b, update, 1, count)};
   int64_t flat_count[1] = {base_meta->numel};
   tpui_hlo_t x = tpui_raw(b, "stablehlo.scatter", 3, operands,
@@ -233,33 +240,38 @@ static tpui_hlo_t write_scatter(tpui_builder_t* b, tpui_hlo_t base, const tpu_me
                           "indices_are_sorted = false, unique_indices = false",
                           region, base.dtype, 1, flat_count);
   const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
-  return flat == NULL ? tpui_harmless() : read_at(b, x, flat, base_meta, 0, NO_SLOT);
+  return flat == NULL ? tpui_harmless() : read_fixed(b, x, flat, base_meta, 0);
 }
 
 /* --- reading --- */
 
 static tpui_hlo_t read_at(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
-                          const tpu_meta_t* view, int64_t offset, uint32_t dynamic_slot) {
+                          const tpu_meta_t* view, const place_t* at) {
+  if (at->plan->kind == TPU_VIEW_IDENTITY) return base;
+  if (is_indexed(at)) return read_gather(b, base, base_meta, view, at);
+  return read_chain(b, base, view, at);
+}
+
+static tpui_hlo_t read_fixed(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                             const tpu_meta_t* view, int64_t offset) {
   tpu_view_plan_t plan;
   if (!tpui_ok(b)) return tpui_harmless();
   if (view->numel == 0) return tpui_full(b, base.dtype, 0.0, view->rank, view->sizes);
   tpui_latch_status(b, tpu_view_plan(base_meta, view, offset, &plan));
   if (!tpui_ok(b)) return tpui_harmless();
-  if (plan.kind == TPU_VIEW_IDENTITY) return base;
-  if (plan.kind == TPU_VIEW_GATHER || (dynamic_slot != NO_SLOT && plan_needs_flat_offset(&plan))) {
-    return read_gather(b, base, base_meta, view, offset, dynamic_slot);
-  }
-  return read_chain(b, base, view, &plan, dynamic_slot);
+  return read_at(b, base, base_meta, view, &(place_t){&plan, offset, NULL});
 }
 
 tpui_hlo_t tpui_view_read(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
                           const tpu_meta_t* view, uint32_t slot) {
+  tpu_view_plan_t plan;
+  place_t at;
   if (!tpui_ok(b)) return tpui_harmless();
   if (view->numel == 0) return tpui_full(b, view->dtype, 0.0, view->rank, view->sizes);
   const tpu_meta_t* meta = base_meta;
   base = tpui_view_retype(b, base, base_meta, view->dtype, &meta);
-  uint32_t dynamic = tpui_slot_is_dynamic(b, slot) ? slot : NO_SLOT;
-  return read_at(b, base, meta, view, b->window->slots[slot].as_int, dynamic);
+  if (!find_place(b, meta, view, slot, &plan, &at)) return tpui_harmless();
+  return read_at(b, base, meta, view, &at);
 }
 
 /* --- writing --- */
@@ -299,20 +311,19 @@ static tpui_hlo_t write_stepped(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t upda
 }
 
 static tpui_hlo_t write_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
-                              const tpu_meta_t* view, const tpu_view_plan_t* plan,
-                              uint32_t dynamic_slot, tpui_hlo_t update) {
+                              const tpu_meta_t* view, const place_t* at, tpui_hlo_t update) {
+  const tpu_view_plan_t* plan = at->plan;
   update = update_to_counts(b, update, view, plan);
   if (plan->whole || !plan->slices) return from_factors(b, update, plan, base_meta);
   tpui_hlo_t x = to_factors(b, base, plan);
-  bool stepped = plan_needs_flat_offset(plan);
-  if (stepped) {
+  if (tpu_view_plan_has_steps(plan)) {
     x = write_stepped(b, x, update, plan);
   } else {
     tpui_hlo_t starts[TPU_VIEW_MAX_FACTORS];
-    for (int i = 0; i < plan->factor_count && dynamic_slot == NO_SLOT; ++i) {
+    for (int i = 0; i < plan->factor_count && at->packed == NULL; ++i) {
       starts[i] = tpui_constant_int(b, TPU_I32, plan->starts[i]);
     }
-    if (dynamic_slot != NO_SLOT) start_values(b, plan, dynamic_slot, starts);
+    if (at->packed != NULL) start_values(b, at->packed, starts);
     x = tpui_dynamic_update_slice(b, x, update, starts);
   }
   return from_factors(b, x, plan, base_meta);
@@ -321,22 +332,19 @@ static tpui_hlo_t write_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta
 tpui_hlo_t tpui_view_write(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
                            const tpu_meta_t* view, uint32_t slot, tpui_hlo_t update) {
   tpu_view_plan_t plan;
+  place_t at;
   if (!tpui_ok(b) || view->numel == 0) return base;
   const tpu_meta_t* meta = base_meta;
-  int64_t offset = b->window->slots[slot].as_int;
-  uint32_t dynamic = tpui_slot_is_dynamic(b, slot) ? slot : NO_SLOT;
   tpui_hlo_t x = tpui_view_retype(b, base, base_meta, view->dtype, &meta);
   update = tpui_convert(b, update, view->dtype);
   update = tpui_broadcast_to(b, update, view->rank, view->sizes);
-  if (tpui_ok(b)) tpui_latch_status(b, tpu_view_plan(meta, view, offset, &plan));
-  if (!tpui_ok(b)) return tpui_harmless();
-  if (plan.kind == TPU_VIEW_IDENTITY) {
+  if (!find_place(b, meta, view, slot, &plan, &at)) return tpui_harmless();
+  if (at.plan->kind == TPU_VIEW_IDENTITY) {
     x = update;
-  } else if (plan.kind == TPU_VIEW_GATHER ||
-             (dynamic != NO_SLOT && plan_needs_flat_offset(&plan))) {
-    x = write_scatter(b, x, meta, view, offset, dynamic, update);
+  } else if (is_indexed(&at)) {
+    x = write_scatter(b, x, meta, view, &at, update);
   } else {
-    x = write_chain(b, x, meta, view, &plan, dynamic, update);
+    x = write_chain(b, x, meta, view, &at, update);
   }
   return retype_back(b, x, base, base_meta);
 }

@@ -165,7 +165,16 @@ static void split_at(tpu_view_plan_t* plan, int64_t unit) {
 
 static bool has_slices(const tpu_view_plan_t* plan) {
   for (int k = 0; k < plan->factor_count; ++k) {
-    if (plan->counts[k] != plan->factors[k]) return true;
+    if (tpu_view_factor_is_sliced(plan, k)) return true;
+  }
+  return false;
+}
+
+bool tpu_view_plan_has_steps(const tpu_view_plan_t* plan) {
+  for (int k = 0; k < plan->factor_count; ++k) {
+    if (tpu_view_factor_is_sliced(plan, k) && plan->steps[k] != 1 && plan->counts[k] > 1) {
+      return true;
+    }
   }
   return false;
 }

@@ -62,6 +62,13 @@ typedef struct tpu_view_plan_t {
 TPU_MUST_USE tpu_status_t tpu_view_plan(const tpu_meta_t* base, const tpu_meta_t* view,
                                         int64_t offset, tpu_view_plan_t* out_plan);
 
+/* True when the slice leaves out some indices of factor k. */
+static inline bool tpu_view_factor_is_sliced(const tpu_view_plan_t* plan, int k) {
+  return plan->counts[k] != plan->factors[k];
+}
+/* True when a slice has holes between the indices that it takes. */
+bool tpu_view_plan_has_steps(const tpu_view_plan_t* plan);
+
 /* True when a plan made for one offset has the same structure as one for another offset (equal in
  * all but `starts`), so that the starts may be program arguments. */
 bool tpu_view_plan_same_structure(const tpu_view_plan_t* a, const tpu_view_plan_t* b);
