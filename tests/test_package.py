@@ -180,11 +180,3 @@ def test_snippets_in_the_docs_are_the_real_code():
   assert len(snippets) >= 3
   for snippet in snippets:
     assert snippet in code, snippet
-
-
-def test_the_readmes_example_runs():
-  (example,) = code_blocks("README.md", "python")
-  out = child(example).stdout.splitlines()
-  loss, norm = map(float, out[0].split())
-  assert 20 < loss < 50 and norm > 0
-  assert "cpu" in out[1] and "DEFER_AND_FUSE" in out[1]
