@@ -60,5 +60,5 @@ def bounded_memory():
 @pytest.fixture
 def cache_dir(tmp_path):
   path = tmp_path / "cache"
-  path.mkdir()
+  path.mkdir(mode=0o700)  # a folder that others may write to is not used
   return path

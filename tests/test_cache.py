@@ -1,5 +1,6 @@
 """The compile caches: what a second run, a changed number or a damaged file does."""
 
+import json
 import os
 import subprocess
 import sys
@@ -110,6 +111,20 @@ def test_unwritable_folder_is_no_error(tmp_path):
   blocker.write_text("a file where the folder should be")
   stats = child_json(TRAIN, "mlp", "--steps", 1, env={"TORCH_TPU_CACHE_DIR": blocker / "cache"})
   assert stats["compiles"] > 0 and stats["disk_writes"] == 0
+
+
+def test_folder_that_others_may_write_to_is_not_used(cache_dir):
+  """What lies there would be run as code. The run goes on, and one line says why it compiles."""
+  env = {"TORCH_TPU_CACHE_DIR": cache_dir}
+  first = child_json(TRAIN, "mlp", "--steps", 1, env=env)
+  before = files_in(cache_dir)
+  cache_dir.chmod(0o777)
+  done = child(TRAIN, "mlp", "--steps", 1, env=env)
+  stats = json.loads(done.stdout.strip().splitlines()[-1])
+  assert stats["compiles"] == first["compiles"] and stats["losses"] == first["losses"]
+  assert stats["disk_hits"] == 0 and stats["disk_writes"] == 0
+  assert done.stderr.count("is not used, because other users may write to it") == 1
+  assert files_in(cache_dir) == before
 
 
 def test_many_processes_share_one_cache(cache_dir):

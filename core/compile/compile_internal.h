@@ -60,7 +60,7 @@ TPU_MUST_USE tpu_status_t tpui_memory_find(tpui_memory_cache_t* cache, tpu_diges
 void tpui_memory_finish(tpui_memory_cache_t* cache, tpui_memory_entry_t* entry,
                         tpu_executable_t* executable, tpu_status_t status);
 
-/* --- disk.c, disk_evict.c: serialized executables in files --- */
+/* --- disk.c, disk_evict.c, disk_open.c: serialized executables in files --- */
 
 typedef struct tpui_disk_cache_t {
   char* folder;       // owned; NULL: the cache is off
@@ -73,7 +73,7 @@ typedef struct tpui_disk_cache_t {
 typedef enum tpui_disk_result_t {
   TPUI_DISK_MISS,
   TPUI_DISK_HIT,
-  TPUI_DISK_REJECT,  // the file was broken and has been deleted
+  TPUI_DISK_REJECT,  // the file was broken and has been deleted, or others may have written it
 } tpui_disk_result_t;
 
 /* Reads TORCH_TPU_CACHE, _DIR and _SIZE. */
@@ -90,6 +90,27 @@ void tpui_disk_remove(tpui_disk_cache_t* cache, tpu_digest_t key);
 /* Deletes the files used longest ago until `folder` holds at most `limit` bytes, with some room to
  * spare. Safe while other processes read, write and delete. */
 TPU_MUST_USE tpu_status_t tpui_disk_evict(const char* folder, int64_t limit);
+
+/* Where the file of a key is. */
+typedef struct tpui_disk_path_t {
+  tpu_strbuf_t text;   // "<folder>/<2 hex>/<key>.bin", owned
+  size_t root_size;    // bytes of "<folder>"
+  char file_name[40];  // "<key>.bin"
+} tpui_disk_path_t;
+
+typedef enum tpui_disk_open_t {
+  TPUI_DISK_OPEN_OK,
+  TPUI_DISK_OPEN_FAILED,   // errno says why; often nothing is there
+  TPUI_DISK_OPEN_REFUSED,  // somebody else may have written it; the first in a process is reported
+} tpui_disk_open_t;
+
+/* Open for reading, if only the user (or root) can have written it: owner, mode, no symbolic link,
+ * no pipe or device. The descriptor is the caller's, -1 unless OK. */
+tpui_disk_open_t tpui_disk_open_root(const char* folder, int* out_folder);
+/* "<folder>/<2 hex>", made first with `create`. */
+tpui_disk_open_t tpui_disk_open_folder(tpui_disk_path_t* path, bool create, int* out_folder);
+/* The file itself; `folder` is what tpui_disk_open_folder gave. */
+tpui_disk_open_t tpui_disk_open_file(int folder, const tpui_disk_path_t* path, int* out_file);
 
 /* --- compile.c, make.c --- */
 

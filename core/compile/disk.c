@@ -29,17 +29,25 @@ _Static_assert(sizeof(file_header_t) == 56, "the header has no padding");
 
 /* --- folder --- */
 
+/* Leaves `out_path` empty when there is no place for a cache. */
 static void choose_folder(tpu_strbuf_t* out_path) {
   const char* text = tpu_env_text(TPU_ENV_CACHE_DIR);
   if (text != NULL && text[0] != '\0') {
-    tpu_strbuf_append(out_path, text);
+    if (text[0] == '/') {
+      tpu_strbuf_append(out_path, text);
+    } else {  // would be another folder, and perhaps another user's, after each chdir
+      fprintf(stderr,
+              "torch_tpu: compile cache: TORCH_TPU_CACHE_DIR='%s' is not an absolute path; nothing "
+              "is cached on disk\n",
+              text);
+    }
     return;
   }
   const char* cache_home = getenv("XDG_CACHE_HOME");
   const char* home = getenv("HOME");
   if (cache_home != NULL && cache_home[0] == '/') {
     tpu_strbuf_printf(out_path, "%s/torch_tpu", cache_home);
-  } else if (home != NULL && home[0] != '\0') {
+  } else if (home != NULL && home[0] == '/') {
     tpu_strbuf_printf(out_path, "%s/.cache/torch_tpu", home);
   }
 }
@@ -59,6 +67,8 @@ tpu_status_t tpui_disk_create(tpui_disk_cache_t* cache) {
   if (!tpu_env_bool(TPU_ENV_CACHE) || cache->limit <= 0) return NULL;
   tpu_strbuf_t path = {0};
   choose_folder(&path);
+  /* "link/" would be followed where "link" is refused. */
+  while (path.size > 1 && path.data[path.size - 1] == '/') path.data[--path.size] = '\0';
   tpu_status_t status = tpu_strbuf_status(&path);
   void* copy = NULL;
   if (status == NULL && path.size > 0) status = tpu_calloc(path.size + 1, 1, &copy);
@@ -73,14 +83,16 @@ void tpui_disk_destroy(tpui_disk_cache_t* cache) {
   cache->folder = NULL;
 }
 
-/* "<folder>/<2 hex>/<key>.bin"; the length of the part up to "<2 hex>" goes to `out_parent`. */
-static void append_path(const tpui_disk_cache_t* cache, tpu_digest_t key, tpu_strbuf_t* out_path,
-                        size_t* out_parent) {
+/* False when memory is out; the path is to be freed all the same. */
+static bool make_path(const tpui_disk_cache_t* cache, tpu_digest_t key, tpui_disk_path_t* path) {
+  *path = (tpui_disk_path_t){0};
   char hex[33];
   tpu_digest_hex(key, hex);
-  tpu_strbuf_printf(out_path, "%s/%.2s", cache->folder, hex);
-  *out_parent = out_path->size;
-  tpu_strbuf_printf(out_path, "/%s.bin", hex);
+  (void)snprintf(path->file_name, sizeof(path->file_name), "%s.bin", hex);
+  tpu_strbuf_append(&path->text, cache->folder);
+  path->root_size = path->text.size;
+  tpu_strbuf_printf(&path->text, "/%.2s/%s", hex, path->file_name);
+  return !path->text.failed;
 }
 
 /* One line per process, whatever the log topics: a cache that does not work costs minutes. */
@@ -140,7 +152,7 @@ static tpui_disk_result_t read_file(int file, tpu_digest_t key, void** out_bytes
   *out_size = header.size;
   if (read_fully(file, *out_bytes, header.size) &&
       same_digest(checksum(*out_bytes, header.size), header.checksum)) {
-    (void)futimens(file, NULL);  // last use, for eviction; other users' files keep their time
+    (void)futimens(file, NULL);  // last use, for eviction; root's files keep their time
     return TPUI_DISK_HIT;
   }
   tpu_free(*out_bytes);
@@ -149,50 +161,51 @@ static tpui_disk_result_t read_file(int file, tpu_digest_t key, void** out_bytes
   return TPUI_DISK_REJECT;
 }
 
+static tpui_disk_result_t read_entry(int folder, const tpui_disk_path_t* path, tpu_digest_t key,
+                                     void** out_bytes, size_t* out_size) {
+  int file = -1;
+  tpui_disk_open_t opened = tpui_disk_open_file(folder, path, &file);
+  if (opened == TPUI_DISK_OPEN_REFUSED) return TPUI_DISK_REJECT;  // compiling will replace it
+  if (opened != TPUI_DISK_OPEN_OK) return TPUI_DISK_MISS;
+  tpui_disk_result_t result = read_file(file, key, out_bytes, out_size);
+  (void)close(file);
+  if (result == TPUI_DISK_REJECT) {
+    tpu_log(TPU_LOG_CACHE, "deleting broken file %s", path->text.data);
+    (void)unlinkat(folder, path->file_name, 0);
+  }
+  return result;
+}
+
 tpui_disk_result_t tpui_disk_read(tpui_disk_cache_t* cache, tpu_digest_t key, void** out_bytes,
                                   size_t* out_size) {
   *out_bytes = NULL;
   *out_size = 0;
   if (cache->folder == NULL) return TPUI_DISK_MISS;
-  tpu_strbuf_t path = {0};
-  size_t parent;
-  append_path(cache, key, &path, &parent);
-  int file = path.failed ? -1 : open(path.data, O_RDONLY | O_CLOEXEC);
+  tpui_disk_path_t path;
+  int folder = -1;
   tpui_disk_result_t result = TPUI_DISK_MISS;
-  if (file >= 0) {
-    result = read_file(file, key, out_bytes, out_size);
-    (void)close(file);
+  if (make_path(cache, key, &path) &&
+      tpui_disk_open_folder(&path, false, &folder) == TPUI_DISK_OPEN_OK) {
+    result = read_entry(folder, &path, key, out_bytes, out_size);
+    (void)close(folder);
   }
-  if (result == TPUI_DISK_REJECT) {
-    tpu_log(TPU_LOG_CACHE, "deleting broken file %s", path.data);
-    (void)unlink(path.data);
-  }
-  tpu_strbuf_free(&path);
+  tpu_strbuf_free(&path.text);
   return result;
 }
 
 void tpui_disk_remove(tpui_disk_cache_t* cache, tpu_digest_t key) {
   if (cache->folder == NULL) return;
-  tpu_strbuf_t path = {0};
-  size_t parent;
-  append_path(cache, key, &path, &parent);
-  if (!path.failed) (void)unlink(path.data);
-  tpu_strbuf_free(&path);
+  tpui_disk_path_t path;
+  int folder = -1;
+  if (make_path(cache, key, &path) &&
+      tpui_disk_open_folder(&path, false, &folder) == TPUI_DISK_OPEN_OK) {
+    (void)unlinkat(folder, path.file_name, 0);
+    (void)close(folder);
+  }
+  tpu_strbuf_free(&path.text);
 }
 
 /* --- writing --- */
-
-/* Makes a folder and its parents, readable by the user alone: what lies there is code. */
-static bool make_folders(char* path) {
-  if (mkdir(path, 0700) == 0 || errno == EEXIST) return true;
-  for (char* slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-    *slash = '\0';
-    bool ok = mkdir(path, 0700) == 0 || errno == EEXIST;
-    *slash = '/';
-    if (!ok) return false;
-  }
-  return mkdir(path, 0700) == 0 || errno == EEXIST;
-}
 
 static bool write_fully(int file, const void* data, size_t size) {
   const char* next = data;
@@ -206,10 +219,14 @@ static bool write_fully(int file, const void* data, size_t size) {
   return true;
 }
 
-/* Writes a new file under a name of its own and moves it into place: readers see all or nothing. */
-static bool write_file(const char* temporary, const char* path, const file_header_t* header,
+/* Writes a new file under a name of its own and moves it into place: readers see all or nothing,
+ * and whatever had the name before, a link or a pipe, is replaced and not written through. */
+static bool write_file(int folder, const char* name, const file_header_t* header,
                        const void* bytes) {
-  int file = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  char temporary[96];
+  (void)snprintf(temporary, sizeof(temporary), "%s.tmp.%d.%llx", name, (int)getpid(),
+                 (unsigned long long)tpu_clock_ns());
+  int file = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return false;
   bool ok = write_fully(file, header, sizeof(*header)) && write_fully(file, bytes, header->size);
   int error = errno;
@@ -217,11 +234,22 @@ static bool write_file(const char* temporary, const char* path, const file_heade
     ok = false;
     error = errno;
   }
-  if (ok && rename(temporary, path) == 0) return true;
+  if (ok && renameat(folder, temporary, folder, name) == 0) return true;
   if (ok) error = errno;
-  (void)unlink(temporary);
+  (void)unlinkat(folder, temporary, 0);
   errno = error;
   return false;
+}
+
+/* False with a line on stderr, which the opening wrote when it refused the folder. */
+static bool write_entry(tpui_disk_path_t* path, const file_header_t* header, const void* bytes) {
+  int folder = -1;
+  tpui_disk_open_t opened = tpui_disk_open_folder(path, true, &folder);
+  if (opened == TPUI_DISK_OPEN_REFUSED) return false;
+  bool written = opened == TPUI_DISK_OPEN_OK && write_file(folder, path->file_name, header, bytes);
+  if (!written) warn_once(path->text.data, errno);
+  if (folder >= 0) (void)close(folder);
+  return written;
 }
 
 /* Counts a write; true when it is time to look at the whole folder. */
@@ -238,34 +266,24 @@ static bool time_to_look(tpui_disk_cache_t* cache, size_t size) {
   return look;
 }
 
+/* Deletes the oldest files. What fails is tried again at the next look. */
+static void look_at_folder(const tpui_disk_cache_t* cache) {
+  tpu_status_t status = tpui_disk_evict(cache->folder, cache->limit);
+  if (status != NULL) tpu_log(TPU_LOG_CACHE, "%s", tpu_status_message(status));
+  tpu_status_free(status);
+}
+
 bool tpui_disk_write(tpui_disk_cache_t* cache, tpu_digest_t key, const void* bytes, size_t size) {
   if (cache->folder == NULL || (int64_t)size > cache->limit) return false;
-  tpu_strbuf_t path = {0};
-  tpu_strbuf_t temporary = {0};
-  size_t parent;
-  append_path(cache, key, &path, &parent);
-  tpu_strbuf_printf(&temporary, "%s.tmp.%d.%llx", tpu_strbuf_text(&path), (int)getpid(),
-                    (unsigned long long)tpu_clock_ns());
-  bool written = false;
-  if (!path.failed && !temporary.failed) {
-    file_header_t header = {.format_version = FORMAT_VERSION,
-                            .header_size = sizeof(header),
-                            .key = key,
-                            .size = size,
-                            .checksum = checksum(bytes, size)};
-    memcpy(header.magic, magic, sizeof(magic));
-    path.data[parent] = '\0';
-    bool folders = make_folders(path.data);
-    path.data[parent] = '/';
-    written = folders && write_file(temporary.data, path.data, &header, bytes);
-    if (!written) warn_once(path.data, errno);
-  }
-  tpu_strbuf_free(&temporary);
-  tpu_strbuf_free(&path);
-  if (written && time_to_look(cache, size)) {
-    tpu_status_t status = tpui_disk_evict(cache->folder, cache->limit);
-    if (status != NULL) tpu_log(TPU_LOG_CACHE, "%s", tpu_status_message(status));
-    tpu_status_free(status);  // the next look tries again
-  }
+  file_header_t header = {.format_version = FORMAT_VERSION,
+                          .header_size = sizeof(header),
+                          .key = key,
+                          .size = size,
+                          .checksum = checksum(bytes, size)};
+  memcpy(header.magic, magic, sizeof(magic));
+  tpui_disk_path_t path;
+  bool written = make_path(cache, key, &path) && write_entry(&path, &header, bytes);
+  tpu_strbuf_free(&path.text);
+  if (written && time_to_look(cache, size)) look_at_folder(cache);
   return written;
 }

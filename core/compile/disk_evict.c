@@ -96,9 +96,12 @@ static void delete_oldest(found_files_t* found, int root, int64_t limit) {
 }
 
 tpu_status_t tpui_disk_evict(const char* folder, int64_t limit) {
-  int root = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (root < 0) {
-    return tpu_status_make(TPU_UNAVAILABLE, "cannot list '%s': %s", folder, strerror(errno));
+  int root = -1;
+  tpui_disk_open_t opened = tpui_disk_open_root(folder, &root);
+  if (opened != TPUI_DISK_OPEN_OK) {
+    return tpu_status_make(
+        TPU_UNAVAILABLE, "cannot list '%s': %s", folder,
+        opened == TPUI_DISK_OPEN_REFUSED ? "it is not ours alone" : strerror(errno));
   }
   int listed = dup(root);
   DIR* listing = listed >= 0 ? fdopendir(listed) : NULL;

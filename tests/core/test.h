@@ -29,6 +29,8 @@ void tpu_test_register(tpu_test_t* test);
 
 /* Marks the running test as failed and prints the line. */
 void tpu_test_fail(const char* file, int line, const char* format, ...) TPU_PRINTF(3, 4);
+/* Whether the running test has failed so far: what a forked child of it ends with. */
+bool tpu_test_failed(void);
 /* The running test ends as neither passed nor failed, unless it failed already. */
 void tpu_test_skip(const char* reason);
 

@@ -27,6 +27,8 @@ void tpu_test_fail(const char* file, int line, const char* format, ...) {
   outcome = FAILED;
 }
 
+bool tpu_test_failed(void) { return outcome == FAILED; }
+
 void tpu_test_skip(const char* reason) {
   printf("skipped: %s: %s\n", running, reason);
   if (outcome == PASSED) outcome = SKIPPED;
