@@ -297,6 +297,46 @@ def test_shape_errors_raise_at_the_line_in_every_mode(mode, bad):
   assert (torch.ones(2, device="tpu") * 2).tolist() == [2, 2]
 
 
+PARTIAL_GRADIENTS = {
+  "attention": (
+    lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+    [(1, 2, 5, 4), (1, 2, 6, 4), (1, 2, 6, 3), (5, 6)],
+  ),
+  "conv2d": (F.conv2d, [(2, 4, 5, 5), (4, 4, 3, 3), (4,)]),
+  "layer_norm": (lambda x, w, b: F.layer_norm(x, (4,), w, b), [(3, 4), (4,), (4,)]),
+  "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), [(3, 4, 2), (4,), (4,)]),
+  "batch_norm": (
+    lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+    [(3, 4), (4,), (4,)],
+  ),
+  "grid_sample": (
+    lambda x, g: F.grid_sample(x, g, align_corners=False),
+    [(1, 2, 4, 4), (1, 3, 3, 2)],
+  ),
+  "bilinear": (F.bilinear, [(3, 4), (3, 2), (5, 4, 2), (5,)]),
+  "cdist": (torch.cdist, [(3, 4), (5, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", list(PARTIAL_GRADIENTS))
+def test_gradients_of_some_inputs(mode, name):
+  """Each input alone: a backward gives nothing for the others, and in no mode is it missed."""
+  function, sizes = PARTIAL_GRADIENTS[name]
+  generator = torch.Generator().manual_seed(3)
+  inputs = [torch.randn(size, generator=generator) for size in sizes]
+  for wanted in range(len(inputs)):
+    gradients = []
+    for device in ("cpu", "tpu"):
+      leaves = [x.detach().to(device).requires_grad_(k == wanted) for k, x in enumerate(inputs)]
+      result = function(*leaves)
+      result.backward(torch.arange(result.numel(), device=device).view(result.shape).to(result))
+      gradients.append([leaf.grad for leaf in leaves])
+    assert [g is None for g in gradients[1]] == [k != wanted for k in range(len(inputs))]
+    torch.testing.assert_close(
+      gradients[1][wanted].cpu(), gradients[0][wanted], atol=2e-4, rtol=1e-4
+    )
+
+
 def test_error_kind_and_text_are_pytorchs():
   for bad in (
     lambda d: torch.ones(3, device=d) + torch.ones(4, device=d),

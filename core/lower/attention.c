@@ -146,8 +146,18 @@ static bool has_dropout(const attention_t* a) {
   return tpu_attr_int(a->op->record->attrs, 1, 0) != 0;
 }
 
+/* A result without elements stands for a gradient that nobody asked for. */
+static bool is_absent(const attention_t* a, int result) {
+  return tpui_result_meta(a->op, result)->numel == 0;
+}
+
 static void set_grouped(const attention_t* a, int result, tpui_hlo_t x) {
-  if (tpui_result_needed(a->op, result)) tpui_set_result_reshaped(a->op, result, x);
+  if (!tpui_result_needed(a->op, result)) return;
+  if (is_absent(a, result)) {
+    tpui_set_result(a->op, result, tpui_constant(a->b, a->dtype, 0));
+  } else {
+    tpui_set_result_reshaped(a->op, result, x);
+  }
 }
 
 /* exponent x v and the sums of exponent's rows in one product: v gets a column of ones. A sum of
@@ -263,10 +273,11 @@ static void set_bias_grad(const attention_t* a, tpui_hlo_t grad_scores) {
   tpui_builder_t* b = a->b;
   const tpu_meta_t* bias = tpui_operand_meta(a->op, a->bias_at);
   const tpu_meta_t* q = tpui_operand_meta(a->op, a->bias_at - 3);
-  if (bias == NULL && a->op->record->result_count > 3) {
-    tpui_set_result(a->op, 3, tpui_constant(b, a->dtype, 0));  // absent: no elements
+  if (!tpui_result_needed(a->op, 3)) return;
+  if (bias == NULL || is_absent(a, 3)) {
+    tpui_set_result(a->op, 3, tpui_constant(b, a->dtype, 0));
+    return;
   }
-  if (bias == NULL || !tpui_result_needed(a->op, 3)) return;
   int64_t full[TPU_MAX_RANK];
   int dims[TPU_MAX_RANK], count = 0, missing = a->rank - bias->rank;
   for (int i = 0; i < a->rank; ++i) {
