@@ -1,6 +1,7 @@
 # make run    trains a small GPT on device "tpu" (sets everything up first)
 # make test   the whole test suite
 # make bench  speed table: this device beside PyTorch's CPU kernels
+# make golden rewrites the expected StableHLO in tests/golden
 # make build | wheel | clean | distclean
 PYTHON ?= python3
 VENV   := .venv
@@ -19,7 +20,7 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: run test bench bench-jax build wheel clean distclean check format ctest asan pytest
+.PHONY: run test bench bench-jax build wheel clean distclean check format ctest golden asan pytest
 .DELETE_ON_ERROR:
 
 run: build
@@ -80,6 +81,11 @@ ctest: build/tests/build.ninja
 	@echo "== C tests"
 	@$(BIN)/ninja -C build/tests --quiet
 	TF_CPP_MIN_LOG_LEVEL=1 TORCH_TPU_PJRT_PLUGIN=$(CPU_PLUGIN) build/tests/tests/core/tpu_core_tests
+
+# Rewrites what tests/golden/*.golden say about emitted programs; read the diff before committing it.
+golden: build/tests/build.ninja
+	@$(BIN)/ninja -C build/tests --quiet tpu_golden
+	build/tests/tests/golden/tpu_golden write tests/golden
 
 asan: build/asan/build.ninja
 	@echo "== C tests with AddressSanitizer and UndefinedBehaviorSanitizer"

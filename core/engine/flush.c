@@ -1,5 +1,7 @@
 #include "engine/flush.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/log.h"
 #include "engine/errors.h"
@@ -61,18 +63,26 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
 
-static void log_window(const tpu_window_t* window, const tpui_variant_t* variant) {
+/* A line each, since other threads may log between them. */
+static void log_lines(char* text) {
+  for (char *line = text, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+    *end = '\0';
+    tpu_log(TPU_LOG_TRACE, "%s", line);
+  }
+}
+
+static void log_window(const tpu_window_t* window, const tpui_variant_t* variant,
+                       const uint8_t* dead) {
   if (tpu_log_enabled(TPU_LOG_FLUSH)) {
     tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> %u programs",
             window->record_count, window->value_count, window->external_count, variant->step_count);
   }
   if (!tpu_log_enabled(TPU_LOG_TRACE)) return;
   tpu_strbuf_t text = {0};
-  for (uint32_t i = 0; i < window->record_count; ++i) {
-    tpu_strbuf_clear(&text);
-    tpu_record_print(window, i, &text);
-    tpu_log(TPU_LOG_TRACE, "%s", tpu_strbuf_text(&text));
-  }
+  tpu_window_marks_t marks = {
+      .live = variant->live, .external_dead = dead, .slot_dynamic = variant->slot_dynamic};
+  tpu_window_print_whole(window, &marks, &text);
+  if (text.data != NULL && !text.failed) log_lines(text.data);
   tpu_strbuf_free(&text);
 }
 
@@ -89,7 +99,7 @@ static tpu_status_t flush_now(tpu_engine_t* e, bool* out_waits) {
   *out_waits = variant == NULL;
   if (*out_waits) return NULL;
   TPU_RETURN_IF_ERROR(tpui_flight_load(e, plan, variant, dead, &flight));
-  log_window(&window, variant);
+  log_window(&window, variant, dead);
   ++e->stats.flushes;
   if (e->last_plan != NULL) e->last_plan->next = plan;
   e->last_plan = plan;

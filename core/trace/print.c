@@ -23,18 +23,24 @@ static void print_meta(tpu_strbuf_t* text, tpu_meta_id_t id) {
   }
   tpu_strbuf_append(text, tpu_dtype_hlo(meta->dtype));
   print_list(text, "[", meta->sizes, meta->rank, "]");
-  if (!meta->contiguous) print_list(text, "s(", meta->strides, meta->rank, ")");
+  if (!meta->row_major) print_list(text, "s(", meta->strides, meta->rank, ")");
 }
 
+/* A slot on its way to text. */
+typedef struct printed_slot_t {
+  const tpu_slot_t* number;  // NULL when the window has no slots
+  bool dynamic;
+} printed_slot_t;
+
 /* A view always shows its strides. */
-static void print_view(tpu_strbuf_t* text, tpu_meta_id_t id, const tpu_slot_t* offset) {
+static void print_view(tpu_strbuf_t* text, tpu_meta_id_t id, printed_slot_t offset) {
   const tpu_meta_t* meta = tpu_meta_get(id);
   tpu_strbuf_append(text, "[view ");
   print_meta(text, id);
-  if (meta != NULL && meta->contiguous) print_list(text, "s(", meta->strides, meta->rank, ")");
-  tpu_strbuf_append(text, "+");
-  if (offset != NULL) {
-    tpu_strbuf_append_int(text, offset->as_int);
+  if (meta != NULL && meta->row_major) print_list(text, "s(", meta->strides, meta->rank, ")");
+  tpu_strbuf_append(text, offset.dynamic ? "+$" : "+");
+  if (offset.number != NULL) {
+    tpu_strbuf_append_int(text, offset.number->as_int);
   } else {
     tpu_strbuf_append(text, "?");
   }
@@ -52,22 +58,31 @@ static void print_double(tpu_strbuf_t* text, double value) {
   if (strpbrk(digits, ".enai") == NULL) tpu_strbuf_append(text, ".0");
 }
 
-static void print_number(tpu_strbuf_t* text, uint32_t ref, const tpu_slot_t* number) {
+/* The dtype that a weak number of this kind has when nothing else is said. */
+static tpu_dtype_t usual_dtype(tpu_dtype_t dtype) {
+  tpu_dtype_kind_t kind = tpu_dtype_kind(dtype);
+  return kind == TPU_KIND_BOOL ? TPU_BOOL : kind < TPU_KIND_FLOAT ? TPU_I64 : TPU_F64;
+}
+
+static void print_number(tpu_strbuf_t* text, uint32_t ref, printed_slot_t slot) {
   tpu_dtype_t dtype = tpu_ref_scalar_dtype(ref);
-  if (number == NULL) {
+  bool weak = tpu_ref_scalar_is_weak(ref);
+  if (slot.dynamic) tpu_strbuf_append(text, "$");
+  if (slot.number == NULL) {
     tpu_strbuf_append(text, "?");
-  } else if (tpu_dtype_is_float(dtype)) {
-    print_double(text, number->as_double);
-  } else if (tpu_dtype_kind(dtype) == TPU_KIND_BOOL) {
-    tpu_strbuf_append(text, number->as_int != 0 ? "true" : "false");
+  } else if (tpu_dtype_is_integral(dtype) && tpu_dtype_kind(dtype) != TPU_KIND_BOOL) {
+    tpu_strbuf_append_int(text, slot.number->as_int);
+  } else if (tpu_dtype_is_integral(dtype)) {
+    tpu_strbuf_append(text, slot.number->as_int != 0 ? "true" : "false");
   } else {
-    tpu_strbuf_append_int(text, number->as_int);
+    print_double(text, slot.number->as_double);
   }
-  if (!tpu_ref_scalar_is_weak(ref)) tpu_strbuf_printf(text, ":%s", tpu_dtype_hlo(dtype));
+  if (!weak || dtype != usual_dtype(dtype)) tpu_strbuf_printf(text, ":%s", tpu_dtype_hlo(dtype));
+  if (weak && dtype != usual_dtype(dtype)) tpu_strbuf_append(text, " weak");
 }
 
 static void print_operand(tpu_strbuf_t* text, uint32_t ref, tpu_meta_id_t view,
-                          const tpu_slot_t* slot) {
+                          printed_slot_t slot) {
   switch (tpu_ref_kind(ref)) {
     case TPU_REF_WINDOW: tpu_strbuf_printf(text, "%%%u", tpu_ref_index(ref)); break;
     case TPU_REF_EXTERNAL: tpu_strbuf_printf(text, "ext%u", tpu_ref_index(ref)); break;
@@ -81,20 +96,30 @@ static void print_operand(tpu_strbuf_t* text, uint32_t ref, tpu_meta_id_t view,
 }
 
 static void print_operands(tpu_strbuf_t* text, const tpu_window_t* window,
-                           const tpu_record_t* record) {
-  uint32_t slot = record->first_slot;
+                           const tpu_record_t* record, const uint8_t* dynamic) {
+  uint32_t at = record->first_slot;
   tpu_strbuf_append(text, "(");
   for (int k = 0; k < record->operand_count; ++k) {
     uint32_t ref = tpu_record_ref(record, k);
-    const tpu_slot_t* number = NULL;
+    printed_slot_t slot = {0};
     if (tpu_ref_has_slot(ref)) {
-      number = window->slots != NULL ? &window->slots[slot] : NULL;
-      ++slot;
+      if (window->slots != NULL) slot.number = &window->slots[at];
+      slot.dynamic = dynamic != NULL && dynamic[at] != 0;
+      ++at;
     }
     if (k > 0) tpu_strbuf_append(text, ", ");
-    print_operand(text, ref, tpu_record_view(record, k), number);
+    print_operand(text, ref, tpu_record_view(record, k), slot);
   }
   tpu_strbuf_append(text, ")");
+}
+
+static void print_text(tpu_strbuf_t* text, const char* value) {
+  tpu_strbuf_append(text, "\"");
+  for (; *value != '\0'; ++value) {
+    if (*value == '"' || *value == '\\') tpu_strbuf_append(text, "\\");
+    tpu_strbuf_append_bytes(text, value, 1);
+  }
+  tpu_strbuf_append(text, "\"");
 }
 
 static void print_attribute(tpu_strbuf_t* text, tpu_attrs_id_t attrs, int position) {
@@ -110,7 +135,7 @@ static void print_attribute(tpu_strbuf_t* text, tpu_attrs_id_t attrs, int positi
       break;
     }
     case TPU_ATTR_DOUBLE: print_double(text, tpu_attr_double(attrs, position, 0)); break;
-    case TPU_ATTR_TEXT: tpu_strbuf_printf(text, "\"%s\"", tpu_attr_text(attrs, position)); break;
+    case TPU_ATTR_TEXT: print_text(text, tpu_attr_text(attrs, position)); break;
     default: tpu_strbuf_append(text, "none");
   }
 }
@@ -125,7 +150,15 @@ static void print_attributes(tpu_strbuf_t* text, tpu_attrs_id_t attrs) {
   tpu_strbuf_append(text, "}");
 }
 
-void tpu_record_print(const tpu_window_t* window, uint32_t index, tpu_strbuf_t* text) {
+/* What a record computes in unless it says so: the result's dtype where operands promote. */
+static tpu_dtype_t usual_compute_dtype(const tpu_record_t* record) {
+  if (!(tpu_op_info(record->op)->flags & TPU_OP_PROMOTE)) return TPU_DTYPE_INVALID;
+  const tpu_meta_t* meta = record->result_count > 0 ? tpu_meta_get(record->results[0]) : NULL;
+  return meta != NULL ? meta->dtype : TPU_DTYPE_INVALID;
+}
+
+static void print_record(const tpu_window_t* window, uint32_t index, const uint8_t* dynamic,
+                         tpu_strbuf_t* text) {
   static const char* const suffixes[] = {"", "_", ".out"};  // by tpu_call_variant_t
   tpu_record_t record;
   tpu_window_record(window, index, &record);
@@ -134,17 +167,20 @@ void tpu_record_print(const tpu_window_t* window, uint32_t index, tpu_strbuf_t* 
   }
   tpu_strbuf_printf(text, " = %s%s", tpu_op_info(record.op)->name,
                     record.variant < 3 ? suffixes[record.variant] : "?");
-  print_operands(text, window, &record);
+  print_operands(text, window, &record, dynamic);
   print_attributes(text, record.attrs);
   tpu_strbuf_append(text, " -> ");
-  bool same = record.compute_dtype == TPU_DTYPE_INVALID;
   for (int k = 0; k < record.result_count; ++k) {
     if (k > 0) tpu_strbuf_append(text, ", ");
     print_meta(text, record.results[k]);
-    const tpu_meta_t* meta = tpu_meta_get(record.results[k]);
-    same = same || (meta != NULL && meta->dtype == record.compute_dtype);
   }
-  if (!same) tpu_strbuf_printf(text, " via %s", tpu_dtype_hlo(record.compute_dtype));
+  if (record.compute_dtype == usual_compute_dtype(&record)) return;
+  bool none = record.compute_dtype == TPU_DTYPE_INVALID;
+  tpu_strbuf_printf(text, " via %s", none ? "none" : tpu_dtype_hlo(record.compute_dtype));
+}
+
+void tpu_record_print(const tpu_window_t* window, uint32_t index, tpu_strbuf_t* text) {
+  print_record(window, index, NULL, text);
 }
 
 void tpu_window_print(const tpu_window_t* window, tpu_strbuf_t* text) {
@@ -152,4 +188,32 @@ void tpu_window_print(const tpu_window_t* window, tpu_strbuf_t* text) {
     tpu_record_print(window, i, text);
     tpu_strbuf_append(text, "\n");
   }
+}
+
+static void print_externals(const tpu_window_t* window, const uint8_t* dead, tpu_strbuf_t* text) {
+  for (uint32_t i = 0; i < window->external_count; ++i) {
+    tpu_strbuf_printf(text, "ext%u = ", i);
+    print_meta(text, window->external_metas[i]);
+    tpu_strbuf_append(text, dead != NULL && dead[i] != 0 ? " dead\n" : "\n");
+  }
+}
+
+static void print_live(const tpu_window_t* window, const uint8_t* live, tpu_strbuf_t* text) {
+  const char* between = "live ";
+  for (uint32_t v = 0; v < window->value_count && live != NULL; ++v) {
+    if (live[v] == 0) continue;
+    tpu_strbuf_printf(text, "%s%%%u", between, v);
+    between = ", ";
+  }
+  if (between[0] == ',') tpu_strbuf_append(text, "\n");
+}
+
+void tpu_window_print_whole(const tpu_window_t* window, const tpu_window_marks_t* marks,
+                            tpu_strbuf_t* text) {
+  print_externals(window, marks->external_dead, text);
+  for (uint32_t i = 0; i < window->record_count; ++i) {
+    print_record(window, i, marks->slot_dynamic, text);
+    tpu_strbuf_append(text, "\n");
+  }
+  print_live(window, marks->live, text);
 }

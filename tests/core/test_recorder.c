@@ -457,7 +457,7 @@ TPU_TEST(print_window_golden) {
       "%0 = add(ext0, ext1[view i64[8]s(1)+2], 2.0) -> f32[8]\n"
       "%1 = mul_(%0[view f32[4,2]s(1,4)+0], none, 0.1:f32, -7, true) -> f32[4,2]s(1,4) via f64\n"
       "%2, %3 = max.out(%1){[0,-1], 1, none, bf16, 0.1, \"sum\"} -> f32[2,4], i64[8]\n"
-      "%4 = view_write(%0, %2, [view f32[]s()+5]) -> f32[8]\n");
+      "%4 = view_write(%0, %2, [view f32[]s()+5]) -> f32[8] via f32\n");
   tpu_strbuf_clear(&text);
   window.slots = NULL;  // a plan's window
   tpu_record_print(&window, 0, &text);

@@ -1,0 +1,174 @@
+#include "lower_window.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "device/device_internal.h"
+#include "lower/lower.h"
+#include "partition/partition.h"
+
+/* --- what a platform means: the one place that knows how the lowering is told --- */
+
+golden_platform_t golden_platform(int index) {
+  tpu_platform_kind_t kind = index == 0 ? TPU_PLATFORM_CPU : TPU_PLATFORM_TPU;
+  const tpu_platform_t* facts = tpui_platform(kind);
+  return (golden_platform_t){.name = facts->name,
+                             .host_calls = kind == TPU_PLATFORM_CPU,
+                             .program_ops = (uint32_t)facts->program_ops};
+}
+
+static tpu_status_t lower_for(const golden_platform_t* platform, tpu_program_t* program,
+                              tpu_lowered_t* out_lowered) {
+  program->host_calls = platform->host_calls;
+  return tpu_lower_program(program, out_lowered);
+}
+
+/* As the engine does (engine/engine.c). */
+static tpu_partition_options_t options_for(const golden_platform_t* platform) {
+  return (tpu_partition_options_t){.max_records = platform->program_ops,
+                                   .min_records = platform->program_ops / 4};
+}
+
+/* --- programs --- */
+
+static void append_ref(tpu_strbuf_t* text, uint32_t ref) {
+  bool outside = tpu_ref_kind(ref) == TPU_REF_EXTERNAL;
+  tpu_strbuf_printf(text, "%s%u", outside ? "ext" : "%", tpu_ref_index(ref));
+}
+
+static void append_doubles(tpu_strbuf_t* text, const tpu_packed_t* packed) {
+  for (uint32_t i = 0; i < packed->double_count; ++i) {
+    tpu_strbuf_printf(text, "%sslot %u", i > 0 ? ", " : "", packed->doubles[i]);
+  }
+}
+
+/* With what the window's slots become there: an offset travels as one number, several or none. */
+static void append_ints(tpu_strbuf_t* text, const tpu_packed_t* packed, const tpu_slot_t* slots) {
+  int64_t* numbers = NULL;
+  tpu_status_t status = tpu_calloc(packed->int_count + 1, sizeof(int64_t), (void**)&numbers);
+  tpu_status_free(status);
+  if (numbers == NULL || !tpu_packed_fill_ints(packed, slots, numbers)) {
+    tpu_strbuf_append(text, "offsets that do not fit");
+  }
+  for (uint32_t i = 0; i < packed->slot_count && numbers != NULL; ++i) {
+    bool last = i + 1 == packed->slot_count;
+    uint32_t end = last ? packed->int_count : packed->slots[i + 1].first;
+    tpu_strbuf_printf(text, "%sslot %u:", i > 0 ? ", " : "", packed->slots[i].slot);
+    for (uint32_t k = packed->slots[i].first; k < end; ++k) {
+      tpu_strbuf_printf(text, " %lld", (long long)numbers[k]);
+    }
+  }
+  tpu_free(numbers);
+}
+
+static void append_interface(tpu_strbuf_t* text, const tpu_program_t* program,
+                             const tpu_lowered_t* lowered) {
+  tpu_strbuf_append(text, "(");
+  for (uint32_t i = 0; i < program->input_count; ++i) {
+    if (i > 0) tpu_strbuf_append(text, ", ");
+    append_ref(text, program->inputs[i].ref);
+  }
+  const tpu_packed_t* packed = &lowered->packed;
+  if (packed->double_count > 0) {
+    tpu_strbuf_append(text, program->input_count > 0 ? ", f64[" : "f64[");
+    append_doubles(text, packed);
+    tpu_strbuf_append(text, "]");
+  }
+  if (packed->slot_count > 0) {
+    bool first = program->input_count == 0 && packed->double_count == 0;
+    tpu_strbuf_append(text, first ? "i64[" : ", i64[");
+    append_ints(text, packed, program->window->slots);
+    tpu_strbuf_append(text, "]");
+  }
+  tpu_strbuf_append(text, ") -> (");
+  for (uint32_t i = 0; i < program->output_count; ++i) {
+    tpu_strbuf_printf(text, "%s%%%u", i > 0 ? ", " : "", program->outputs[i]);
+  }
+  tpu_strbuf_append(text, ")");
+}
+
+/* The first of `count` programs with this text, or `count`. */
+static uint32_t find_text(const tpu_lowered_t* lowered, uint32_t count, const char* text) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (strcmp(tpu_strbuf_text(&lowered[i].text), text) == 0) return i;
+  }
+  return count;
+}
+
+static void append_program(tpu_strbuf_t* text, const tpu_partition_t* partition, uint32_t p,
+                           tpu_lowered_t* lowered, tpu_status_t error) {
+  tpu_strbuf_printf(text, "program %u: ", p);
+  append_interface(text, &partition->programs[p], &lowered[p]);
+  if (error != NULL) {
+    tpu_strbuf_printf(text, "\nerror: %s: %s\n", tpu_status_code_name(tpu_status_code(error)),
+                      tpu_status_message(error));
+    return;
+  }
+  const char* own = tpu_strbuf_text(&lowered[p].text);
+  uint32_t same = find_text(lowered, p, own);
+  if (same < p) {
+    tpu_strbuf_printf(text, ", text of %u\n", same);
+  } else {
+    tpu_strbuf_printf(text, "\n%s", own);
+  }
+}
+
+static tpu_status_t lower_programs(const golden_window_t* window, const golden_platform_t* platform,
+                                   tpu_partition_t* partition, const uint8_t* dynamic,
+                                   tpu_strbuf_t* text) {
+  tpu_lowered_t* lowered = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(partition->program_count + 1, sizeof(*lowered), (void**)&lowered));
+  for (uint32_t p = 0; p < partition->program_count; ++p) {
+    partition->programs[p].window = &window->window;
+    partition->programs[p].slot_dynamic = dynamic;
+    tpu_status_t error = lower_for(platform, &partition->programs[p], &lowered[p]);
+    append_program(text, partition, p, lowered, error);
+    tpu_status_free(error);
+  }
+  for (uint32_t p = 0; p < partition->program_count; ++p) tpu_lowered_free(&lowered[p]);
+  tpu_free(lowered);
+  return tpu_strbuf_status(text);
+}
+
+tpu_status_t golden_lower(const golden_window_t* window, const golden_platform_t* platform,
+                          tpu_strbuf_t* text) {
+  tpu_partition_t partition = {0};
+  tpu_partition_options_t options = options_for(platform);
+  const tpu_window_t* w = &window->window;
+  uint8_t* dynamic = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(w->slot_count + 1, 1, (void**)&dynamic));
+  if (w->slot_count > 0) memcpy(dynamic, window->slot_dynamic, w->slot_count);
+  tpu_status_t status = tpu_partition(w, window->live, window->dead, &options, &partition);
+  if (status == NULL) status = tpu_partition_share(w, &partition, dynamic);
+  if (status == NULL) status = lower_programs(window, platform, &partition, dynamic, text);
+  tpu_partition_free(&partition);
+  tpu_free(dynamic);
+  return status;
+}
+
+tpu_status_t golden_lower_all(const golden_window_t* window, tpu_strbuf_t* text) {
+  tpu_strbuf_t first = {0}, other = {0};
+  golden_platform_t platform = golden_platform(0);
+  tpu_status_t status = golden_lower(window, &platform, &first);
+  tpu_strbuf_printf(text, "-- %s\n%s", platform.name, tpu_strbuf_text(&first));
+  for (int i = 1; i < GOLDEN_PLATFORM_COUNT && status == NULL; ++i) {
+    tpu_strbuf_clear(&other);
+    platform = golden_platform(i);
+    status = golden_lower(window, &platform, &other);
+    bool same = strcmp(tpu_strbuf_text(&first), tpu_strbuf_text(&other)) == 0;
+    tpu_strbuf_printf(text, "-- %s%s\n%s", platform.name, same ? ": as cpu" : "",
+                      same ? "" : tpu_strbuf_text(&other));
+  }
+  tpu_strbuf_free(&first);
+  tpu_strbuf_free(&other);
+  return status != NULL ? status : tpu_strbuf_status(text);
+}
+
+const char* golden_lowering_name(tpu_op_t op) {
+  static const char* const names[TPU_OP_COUNT] = {
+#define TPU_OP(id, aten, family, lowering, argument, flags, opinfo) [TPU_OP_##id] = #lowering,
+#include "ops/op_table.def"
+#undef TPU_OP
+  };
+  return op > TPU_OP_INVALID && op < TPU_OP_COUNT ? names[op] : "";
+}
