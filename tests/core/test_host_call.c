@@ -8,6 +8,7 @@
 #include "base/env.h"
 #include "engine_support.h"
 #include "host/host_internal.h"
+#include "host/random.h"
 #include "test.h"
 
 /* --- the plugin's side --- */
@@ -338,6 +339,100 @@ TPU_TEST(host_parallel_gives_the_failure) {
     pool_drain();
     TPU_EXPECT_EQ(tpu_alloc_live_count(), blocks);
   }
+}
+
+/* --- random numbers on a pool --- */
+
+enum { DRAWS = 300000 };
+
+typedef struct random_call_t {
+  uint64_t seed, offset;
+  double a, b;
+  int64_t size;
+  tpu_host_buffer_t operands[4], result;
+  tpu_host_attr_t wide;
+  tpu_host_call_t call;
+} random_call_t;
+
+static void make_random_call(random_call_t* r, ffi_call_t* frame, void* out) {
+  *r = (random_call_t){.seed = 5, .offset = 6, .a = 0.25, .b = 2.5, .size = DRAWS};
+  r->operands[0] = (tpu_host_buffer_t){.dtype = TPU_F64, .data = &r->a};
+  r->operands[1] = (tpu_host_buffer_t){.dtype = TPU_F64, .data = &r->b};
+  r->operands[2] = (tpu_host_buffer_t){.dtype = TPU_U64, .data = &r->seed};
+  r->operands[3] = (tpu_host_buffer_t){.dtype = TPU_U64, .data = &r->offset};
+  r->result = (tpu_host_buffer_t){.dtype = TPU_F64, .rank = 1, .sizes = &r->size, .data = out};
+  r->wide = (tpu_host_attr_t){.name = "wide", .name_size = 4, .kind = TPU_HOST_ATTR_INT};
+  r->call = (tpu_host_call_t){.operand_count = 4,
+                              .operands = r->operands,
+                              .result_count = 1,
+                              .results = &r->result,
+                              .attr_count = 1,
+                              .attrs = &r->wide,
+                              .frame = frame};
+}
+
+TPU_TEST(host_random_does_not_depend_on_the_pool) {
+  const tpu_random_draw_t draw = {.kind = TPU_RANDOM_NORMAL,
+                                  .seed = 5,
+                                  .offset = 6,
+                                  .math = TPU_F64,
+                                  .a = {.number = 0.25},
+                                  .b = {.number = 2.5}};
+  const size_t bytes = DRAWS * sizeof(double);
+  double *expected = malloc(bytes), *out = malloc(bytes);
+  int64_t* places = malloc(bytes);
+  ffi_call_t frame = {.struct_size = 168, .api = &api};
+  random_call_t r;
+  TPU_EXPECT_OK(tpu_random_fill(&draw, TPU_F64, 0, DRAWS, expected));
+  TPU_EXPECT_OK(tpu_random_permutation(5, 6, TPU_I64, DRAWS, places));
+  for (int64_t threads = 0; threads < 9; threads += 2) {
+    make_random_call(&r, &frame, out);
+    pool = (pool_t){.threads = threads};
+    memset(out, 0, bytes);
+    TPU_EXPECT_OK(tpui_host_normal(&r.call));
+    pool_drain();
+    TPU_EXPECT(memcmp(out, expected, bytes) == 0);
+    pool = (pool_t){.threads = threads};
+    r.call.operands = &r.operands[2];
+    r.call.operand_count = 2;
+    r.result.dtype = TPU_I64;
+    TPU_EXPECT_OK(tpui_host_randperm(&r.call));
+    pool_drain();
+    TPU_EXPECT(memcmp(out, places, bytes) == 0);
+  }
+  free(places);
+  free(out);
+  free(expected);
+}
+
+TPU_TEST(host_random_refuses_what_does_not_fit) {
+  double out[8];
+  random_call_t r;
+  make_random_call(&r, NULL, out);
+  r.size = 8;
+  TPU_EXPECT_OK(tpui_host_normal(&r.call));
+  r.result.dtype = TPU_F32;
+  TPU_EXPECT_CODE(tpui_host_normal(&r.call), TPU_INVALID_ARGUMENT);
+  r.result.dtype = TPU_F64;
+  r.operands[1].dtype = TPU_F32;
+  TPU_EXPECT_CODE(tpui_host_normal(&r.call), TPU_INVALID_ARGUMENT);
+  r.operands[1].dtype = TPU_F64;
+  const int64_t seven = 7;
+  r.operands[1].rank = 1;
+  r.operands[1].sizes = &seven;
+  TPU_EXPECT_CODE(tpui_host_normal(&r.call), TPU_INVALID_ARGUMENT);
+  r.operands[1].rank = 0;
+  r.operands[2].dtype = TPU_I64;
+  TPU_EXPECT_CODE(tpui_host_normal(&r.call), TPU_INVALID_ARGUMENT);
+  r.operands[2].dtype = TPU_U64;
+  r.wide.name_size = 3;
+  TPU_EXPECT_CODE(tpui_host_normal(&r.call), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpui_host_random_integers(&r.call), TPU_INVALID_ARGUMENT);
+  r.result.rank = 0;
+  r.call.operands = &r.operands[2];
+  r.call.operand_count = 2;
+  r.result.dtype = TPU_I64;
+  TPU_EXPECT_CODE(tpui_host_randperm(&r.call), TPU_INVALID_ARGUMENT);
 }
 
 /* --- registration --- */

@@ -1,0 +1,68 @@
+/* Random numbers as plain C functions: the numbers of lower/random.h, which has the contract.
+ *
+ * Integers, uniform numbers and decisions are those of the StableHLO form, bit for bit; what goes
+ * through a logarithm, an exponential or a sine may differ from it in the last bits. The same call
+ * gives the same bits on every machine, with any number of threads and wherever it is called from:
+ * arithmetic is plain IEEE 754 (no contraction, denormals kept, elementary functions of our own).
+ */
+#ifndef TPU_HOST_RANDOM_H_
+#define TPU_HOST_RANDOM_H_
+
+#include "types/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* u is uniform in (0, 1), x in [0, 1), z is standard normal; a and b are the parameters. */
+typedef enum tpu_random_kind_t {
+  TPU_RANDOM_UNIFORM,      // a + x (b - a), never b
+  TPU_RANDOM_NORMAL,       // a + z b
+  TPU_RANDOM_LOG_NORMAL,   // exp(a + z b)
+  TPU_RANDOM_EXPONENTIAL,  // -log(u) / a
+  TPU_RANDOM_CAUCHY,       // a + b tan(pi (u - 1/2))
+  TPU_RANDOM_GEOMETRIC,    // ceil(log(u) / log(1 - a)), at least 1
+  TPU_RANDOM_BERNOULLI,    // x < a, as 0 or 1
+  TPU_RANDOM_INTEGERS,     // from + (bits mod range)
+  TPU_RANDOM_KIND_COUNT
+} tpu_random_kind_t;
+
+/* One number, or with `elements` one per element of the result: `math` numbers, borrowed. */
+typedef struct tpu_random_parameter_t {
+  double number;
+  const void* elements;
+} tpu_random_parameter_t;
+
+typedef struct tpu_random_draw_t {
+  tpu_random_kind_t kind;
+  uint64_t seed, offset;  // the generator before this call
+  bool wide;              // counters of the wide form: the call owns one counter
+  /* What is computed in: F64 for F64 results, else F32. BERNOULLI may have F64 probabilities with
+   * any result. */
+  tpu_dtype_t math;
+  tpu_random_parameter_t a, b;
+  int64_t from;    // INTEGERS
+  uint64_t range;  // INTEGERS: how many; 0 stands for 2^64
+} tpu_random_draw_t;
+
+/* Results: F32, F16, BF16 (F64 with F64 math); BERNOULLI and INTEGERS: these, all integers and
+ * BOOL. */
+bool tpu_random_takes(tpu_random_kind_t kind, tpu_dtype_t math, tpu_dtype_t result);
+
+/* Writes elements [first, last) of the result at `out`, which is where element 0 stands (or would
+ * stand); ranges may be written in any order and on any thread. `first` must be a multiple of 4.
+ * TPU_INVALID_ARGUMENT for results that tpu_random_takes does not. */
+TPU_MUST_USE tpu_status_t tpu_random_fill(const tpu_random_draw_t* draw, tpu_dtype_t result,
+                                          int64_t first, int64_t last, void* out);
+
+/* Writes a random order of 0 ... count - 1 as I64 or I32: positions in the order of 64-bit draws
+ * whose low bits are the position, the lowest first. Takes 8 bytes of memory per element above
+ * some thousand. */
+TPU_MUST_USE tpu_status_t tpu_random_permutation(uint64_t seed, uint64_t offset, tpu_dtype_t result,
+                                                 int64_t count, void* out);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TPU_HOST_RANDOM_H_
