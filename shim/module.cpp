@@ -15,8 +15,8 @@
 //   plugin_version() -> str           starts the device
 //   flush() -> None                   launches what is recorded
 //   synchronize() -> None             flush, then wait; raises the error of earlier work
-//   get_eager_mode() -> int           0 debug, 1 strict, 2 fused; starts nothing
-//   set_eager_mode(mode: int | str) -> None    0..2 or "debug", "strict", "fused"
+//   get_eager_mode() -> str           a name of torch.tpu.EagerMode; starts nothing
+//   set_eager_mode(mode: str) -> None    such a name, "debug", "strict" or "fused"
 //   memory_stats() -> dict[str, int]  bytes_in_use, bytes_peak, bytes_limit, bytes_total,
 //                                     buffers_in_use, buffers_peak, buffers_total; zeros before init
 //   memory_reset_peak() -> None
@@ -164,28 +164,17 @@ PyObject* py_synchronize(PyObject*) {
   }
   Py_RETURN_NONE;
 }
-PyObject* py_get_eager_mode(PyObject*) { return PyLong_FromLong(eager_mode()); }
-
-tpu_eager_mode_t parse_mode(PyObject* value) {
-  if (PyLong_Check(value)) {
-    const long mode = PyLong_AsLong(value);
-    TORCH_CHECK_VALUE(mode >= TPU_MODE_DEBUG && mode <= TPU_MODE_FUSED,
-                      "eager mode must be 0 (debug), "
-                      "1 (strict) or 2 (fused), not ",
-                      mode);
-    return static_cast<tpu_eager_mode_t>(mode);
-  }
-  const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
-  const std::string name = text != nullptr ? text : "";
-  if (name == "debug") return TPU_MODE_DEBUG;
-  if (name == "strict") return TPU_MODE_STRICT;
-  TORCH_CHECK_VALUE(name == "fused", "eager mode must be 'debug', 'strict' or 'fused'");
-  return TPU_MODE_FUSED;
+PyObject* py_get_eager_mode(PyObject*) {
+  return PyUnicode_FromString(tpu_eager_mode_name(eager_mode()));
 }
 PyObject* py_set_eager_mode(PyObject* args) {
-  PyObject* value = nullptr;
-  parse(args, "O", &value);
-  const tpu_eager_mode_t mode = parse_mode(value);
+  const char* name = nullptr;
+  parse(args, "s", &name);
+  tpu_eager_mode_t mode;
+  const tpu_status_t status = tpu_eager_mode_parse(name, &mode);
+  const std::string problem = tpu_status_message(status);
+  tpu_status_free(status);
+  TORCH_CHECK_VALUE(problem.empty(), problem);
   WithoutGil release;
   set_eager_mode(mode);
   return nullptr;

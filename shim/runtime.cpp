@@ -109,14 +109,9 @@ tpu_eager_mode_t eager_mode() {
   if (tpu_engine_t* e = g_engine.load(std::memory_order_acquire)) return tpu_engine_mode(e);
   const int early = g_early_mode.load();
   if (early >= 0) return static_cast<tpu_eager_mode_t>(early);
-  if (tpu_env_bool(TPU_ENV_LAUNCH_BLOCKING)) return TPU_MODE_DEBUG;
-  const char* text = tpu_env_text(TPU_ENV_EAGER_MODE);
-  const std::string mode = text != nullptr ? text : "";
-  const bool given = std::string(tpu_env_source(TPU_ENV_EAGER_MODE)) != "default";
-  if (given && mode == "debug") return TPU_MODE_DEBUG;
-  if (given && mode == "strict") return TPU_MODE_STRICT;
-  if (given && mode == "fused") return TPU_MODE_FUSED;
-  return tpu_env_bool(TPU_ENV_DEFER_AND_FUSE) ? TPU_MODE_FUSED : TPU_MODE_STRICT;
+  tpu_eager_mode_t mode;
+  TPU_THROW_IF_ERROR(tpu_eager_mode_default(&mode));
+  return mode;
 }
 
 void set_eager_mode(tpu_eager_mode_t mode) {

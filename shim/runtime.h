@@ -37,7 +37,7 @@ bool get_plugin(std::string* path, std::string* platform);
 bool in_bad_fork();
 void mark_bad_fork();
 
-// The eager mode, also before the engine exists.
+// The eager mode, also before the engine exists. RuntimeError if the environment names no mode.
 tpu_eager_mode_t eager_mode();
 void set_eager_mode(tpu_eager_mode_t mode);
 

@@ -76,16 +76,44 @@ def test_switching_by_context_manager_nests_and_survives_errors():
   assert torch.tpu.eager_mode == torch_mode
 
 
-def test_wrong_mode_is_refused():
+SPELLINGS = {
+  "debug": ("Debug", "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
+  "strict": ("STRICT", "defer_never"),
+  "fused": ("fused", "DEFER_AND_FUSE"),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_can_be_given_by_name(name):
+  for spelling in SPELLINGS[name]:
+    with torch.tpu.set_eager_mode(spelling):
+      assert torch.tpu.eager_mode is mode_value(name)
+
+
+@pytest.mark.parametrize(
+  "mode, error", [("sometimes", ValueError), ("", ValueError), (2, TypeError), (None, TypeError)]
+)
+def test_wrong_mode_is_refused(mode, error):
+  from torch_tpu._internal import execution_mode
+
   before = torch.tpu.eager_mode
-  with pytest.raises((TypeError, ValueError)):
-    torch.tpu.eager_mode = "sometimes"
+  for module in (torch.tpu, execution_mode):
+    with pytest.raises(error, match="mode"):
+      module.eager_mode = mode
+    with pytest.raises(error, match="mode"):
+      module.set_eager_mode(mode)
   assert torch.tpu.eager_mode == before
 
 
-PRINT_MODE = """
+# What a process says of its mode before the first operation, and after it.
+PRINT_MODES = """
 import json, torch
-print(json.dumps(torch.tpu.eager_mode.name))
+from torch_tpu._internal import execution_mode
+names = [torch.tpu.eager_mode.name]
+torch.ones(1, device='tpu')
+names += [torch.tpu.eager_mode.name, torch.tpu.get_eager_mode().name]
+names += [execution_mode.eager_mode.name]
+print(json.dumps(names))
 """
 CLEAR = {
   "TORCH_TPU_EAGER_MODE": None,
@@ -97,26 +125,51 @@ CLEAR = {
 @pytest.mark.parametrize(
   "env, expected",
   [
-    ({}, "DEFER_AND_FUSE"),
-    ({"TORCH_TPU_EAGER_MODE": "debug"}, "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
-    ({"TORCH_TPU_EAGER_MODE": "strict"}, "DEFER_NEVER"),
-    ({"TORCH_TPU_EAGER_MODE": "fused"}, "DEFER_AND_FUSE"),
-    ({"TPU_LAUNCH_BLOCKING": "1"}, "DEFER_NEVER_AND_LAUNCH_BLOCKING"),
-    ({"TORCH_TPU_DEFER_AND_FUSE": "1"}, "DEFER_AND_FUSE"),
-    ({"TORCH_TPU_DEFER_AND_FUSE": "0"}, "DEFER_NEVER"),
+    ({}, "fused"),
+    *[({"TORCH_TPU_EAGER_MODE": text}, name) for name in MODES for text in SPELLINGS[name]],
+    ({"TORCH_TPU_EAGER_MODE": ""}, "fused"),
+    ({"TPU_LAUNCH_BLOCKING": "1"}, "debug"),
+    ({"TPU_LAUNCH_BLOCKING": "0"}, "fused"),
+    ({"TORCH_TPU_DEFER_AND_FUSE": "1"}, "fused"),
+    ({"TORCH_TPU_DEFER_AND_FUSE": "0"}, "strict"),
+    ({"TPU_LAUNCH_BLOCKING": "1", "TORCH_TPU_EAGER_MODE": "fused"}, "debug"),
+    ({"TPU_LAUNCH_BLOCKING": "1", "TORCH_TPU_DEFER_AND_FUSE": "1"}, "debug"),
+    ({"TORCH_TPU_EAGER_MODE": "Strict", "TORCH_TPU_DEFER_AND_FUSE": "1"}, "strict"),
+    ({"TORCH_TPU_EAGER_MODE": "Fused", "TORCH_TPU_DEFER_AND_FUSE": "0"}, "fused"),
   ],
 )
 def test_switching_by_environment(env, expected):
-  assert child_json(PRINT_MODE, env={**CLEAR, **env}) == expected
+  names = child_json(PRINT_MODES, env={**CLEAR, **env})
+  assert names == [mode_value(expected).name] * 4
 
 
-def test_wrong_environment_names_the_variable():
-  done = child(
-    PRINT_MODE + "torch.ones(1, device='tpu')",
-    env={**CLEAR, "TORCH_TPU_EAGER_MODE": "quick"},
-    check=False,
-  )
-  assert "TORCH_TPU_EAGER_MODE" in done.stdout + done.stderr
+@pytest.mark.parametrize(
+  "use",
+  [
+    "torch.tpu.eager_mode",
+    "torch.tpu.get_eager_mode()",
+    "torch.tpu.set_eager_mode('fused')",
+    "torch.tpu.init()",
+    "torch.ones(1, device='tpu')",
+  ],
+)
+@pytest.mark.parametrize("blocking", [None, "1"])
+def test_wrong_environment_is_refused_by_each_way_to_begin(use, blocking):
+  code = f"""
+import torch
+for _ in range(2):
+  try:
+    {use}
+    print("accepted")
+  except RuntimeError as error:
+    print(error)
+"""
+  env = {**CLEAR, "TORCH_TPU_EAGER_MODE": "quick", "TPU_LAUNCH_BLOCKING": blocking}
+  lines = [line for line in child(code, env=env).stdout.splitlines() if "eager mode" in line]
+  assert len(lines) == 2, lines
+  for line in lines:
+    for word in ("TORCH_TPU_EAGER_MODE", "'quick'", *MODES, *torch.tpu.EagerMode.__members__):
+      assert word in line
 
 
 def test_fused_records_and_strict_does_not():

@@ -1,32 +1,10 @@
 #include "engine/engine.h"
 
-#include <string.h>
-#include <strings.h>
-
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
-
-/* Precedence: TPU_LAUNCH_BLOCKING, then TORCH_TPU_EAGER_MODE when set, then ..._DEFER_AND_FUSE. */
-static tpu_status_t initial_mode(tpu_eager_mode_t* out_mode) {
-  *out_mode = tpu_env_bool(TPU_ENV_DEFER_AND_FUSE) ? TPU_MODE_FUSED : TPU_MODE_STRICT;
-  const char* text = tpu_env_text(TPU_ENV_EAGER_MODE);
-  bool given = strcmp(tpu_env_source(TPU_ENV_EAGER_MODE), "default") != 0;
-  if (given && strcasecmp(text, "debug") == 0) {
-    *out_mode = TPU_MODE_DEBUG;
-  } else if (given && strcasecmp(text, "strict") == 0) {
-    *out_mode = TPU_MODE_STRICT;
-  } else if (given && strcasecmp(text, "fused") == 0) {
-    *out_mode = TPU_MODE_FUSED;
-  } else if (given) {
-    return tpu_status_make(TPU_INVALID_ARGUMENT,
-                           "TORCH_TPU_EAGER_MODE=%s: must be debug, strict or fused", text);
-  }
-  if (tpu_env_bool(TPU_ENV_LAUNCH_BLOCKING)) *out_mode = TPU_MODE_DEBUG;
-  return NULL;
-}
 
 /* Windows and programs have 32-bit numbers for what is in them. */
 #define MOST_RECORDS ((int64_t)1 << 24)
@@ -51,7 +29,7 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   (void)pthread_cond_init(&e->landed, NULL);
   tpu_recorder_init(&e->recorder, &e->pool);
   tpu_eager_mode_t mode;
-  tpu_status_t status = initial_mode(&mode);
+  tpu_status_t status = tpu_eager_mode_default(&mode);
   atomic_init(&e->mode, mode);
   if (status == NULL) status = tpu_queue_create(&e->queue);
   if (status == NULL) status = tpu_memo_create(&e->memo);
@@ -96,7 +74,7 @@ tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) {
 }
 
 tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
-  if (mode != TPU_MODE_DEBUG && mode != TPU_MODE_STRICT && mode != TPU_MODE_FUSED) {
+  if (tpu_eager_mode_name(mode) == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "eager mode %d: must be 0, 1 or 2", (int)mode);
   }
   tpu_mutex_lock(&engine->lock);

@@ -12,6 +12,7 @@
 
 #include "compile/compile.h"
 #include "device/device.h"
+#include "engine/mode.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "types/meta.h"
@@ -23,13 +24,8 @@ extern "C" {
 typedef struct tpu_engine_t tpu_engine_t;
 typedef struct tpu_storage_t tpu_storage_t;
 
-typedef enum tpu_eager_mode_t {
-  TPU_MODE_DEBUG,   // flush after each record, wait
-  TPU_MODE_STRICT,  // flush after each record
-  TPU_MODE_FUSED,   // record until something is needed
-} tpu_eager_mode_t;
-
-/* Loads the plugin and makes the engine. Modes and limits come from the environment table. */
+/* Loads the plugin and makes the engine, in tpu_eager_mode_default. Limits come from the environment
+ * table. */
 TPU_MUST_USE tpu_status_t tpu_engine_create(const tpu_device_options_t* options,
                                             tpu_engine_t** out_engine);
 void tpu_engine_destroy(tpu_engine_t* engine);

@@ -27,6 +27,7 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "engine/engine.h"
+#include "engine/mode.h"
 #include "host/host.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"

@@ -367,27 +367,3 @@ TPU_TEST(engine_refuses_too_wide_calls) {
   drop(&a);
   world_close(&w);
 }
-
-TPU_TEST(engine_refuses_a_bad_mode_text) {
-  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_EAGER_MODE, "eager"));
-  tpu_device_options_t options = {.plugin_path = fake_plugin_path()};
-  tpu_engine_t* engine = NULL;
-  tpu_status_t status = tpu_engine_create(&options, &engine);
-  TPU_EXPECT_TEXT(tpu_status_message(status),
-                  "TORCH_TPU_EAGER_MODE=eager: must be debug, strict or fused");
-  TPU_EXPECT_CODE(status, TPU_INVALID_ARGUMENT);
-  TPU_EXPECT(engine == NULL);
-  static const char* const texts[3] = {"Debug", "STRICT", "fused"};
-  for (int i = 0; i < 3; ++i) {
-    TPU_EXPECT_OK(tpu_env_override(TPU_ENV_EAGER_MODE, texts[i]));
-    TPU_REQUIRE_OK(tpu_engine_create(&options, &engine));
-    TPU_EXPECT_EQ(tpu_engine_mode(engine), i);
-    tpu_engine_destroy(engine);
-  }
-  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_LAUNCH_BLOCKING, "1"));
-  TPU_REQUIRE_OK(tpu_engine_create(&options, &engine));
-  TPU_EXPECT_EQ(tpu_engine_mode(engine), TPU_MODE_DEBUG);
-  tpu_engine_destroy(engine);
-  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_LAUNCH_BLOCKING, NULL));
-  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_EAGER_MODE, NULL));
-}

@@ -2,10 +2,9 @@
 
 import contextlib
 import sys
-import types
 
 from torch_tpu import _C
-from torch_tpu.tpu.modes import EagerMode, get_eager_mode, set_eager_mode
+from torch_tpu.tpu.modes import EagerMode, _ModuleWithEagerMode, get_eager_mode, set_eager_mode
 
 __all__ = ["EagerMode", "cpu_fallback_mode", "get_eager_mode", "set_eager_mode"]
 
@@ -23,15 +22,4 @@ def cpu_fallback_mode(enabled):
     _C.env_override(_FALLBACK, overridden.get(_FALLBACK))
 
 
-class _ExecutionModeModule(types.ModuleType):
-  @property
-  def eager_mode(self):
-    """The process-wide eager mode; can be assigned."""
-    return get_eager_mode()
-
-  @eager_mode.setter
-  def eager_mode(self, mode):
-    set_eager_mode(mode)
-
-
-sys.modules[__name__].__class__ = _ExecutionModeModule
+sys.modules[__name__].__class__ = _ModuleWithEagerMode

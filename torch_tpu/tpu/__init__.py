@@ -5,7 +5,6 @@ functions that do say so.
 """
 
 import sys
-import types
 
 from torch_tpu import _C
 
@@ -42,7 +41,7 @@ from .memory import (
   reset_max_memory_allocated,
   reset_peak_memory_stats,
 )
-from .modes import EagerMode, get_eager_mode, set_eager_mode
+from .modes import EagerMode, _ModuleWithEagerMode, get_eager_mode, set_eager_mode
 from .random import (
   get_rng_state,
   get_rng_state_all,
@@ -130,17 +129,8 @@ __all__ = [
 _SUBMODULES = ("amp", "memory", "modes", "random", "stats", "streams")
 
 
-class _TpuModule(types.ModuleType):
+class _TpuModule(_ModuleWithEagerMode):
   """Gives the module its computed attributes, such as ``torch.tpu.eager_mode``."""
-
-  @property
-  def eager_mode(self):
-    """The process-wide eager mode, an EagerMode. Assigning launches what was recorded first."""
-    return get_eager_mode()
-
-  @eager_mode.setter
-  def eager_mode(self, mode):
-    set_eager_mode(mode)
 
   @property
   def _initialized(self):

@@ -1,40 +1,39 @@
 """The three eager modes. They differ in when recorded operations are launched, not in results."""
 
 import enum
+import types
 
 from torch_tpu import _C
 
 
 class EagerMode(enum.Enum):
-  """When a recorded operation is launched. Values are the core's (tpu_eager_mode_t)."""
+  """When a recorded operation is launched. The core knows the modes by these names."""
 
   DEFER_NEVER_AND_LAUNCH_BLOCKING = 0  # Debug: one operation, then wait; every check is on
   DEFER_NEVER = 1  # Strict: one operation, asynchronous
   DEFER_AND_FUSE = 2  # Fused: record, then compile and run many together
 
 
-_SHORT_NAMES = {
-  "debug": EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING,
-  "strict": EagerMode.DEFER_NEVER,
-  "fused": EagerMode.DEFER_AND_FUSE,
-}
-
-
 def get_eager_mode():
-  """The process-wide mode."""
-  return EagerMode(_C.get_eager_mode())
+  """The process-wide mode. RuntimeError if the environment asks for one that does not exist."""
+  return EagerMode[_C.get_eager_mode()]
 
 
 class set_eager_mode:
   """Sets the process-wide eager mode; as a context manager, puts the previous one back after.
 
-  `mode` is an EagerMode or one of "debug", "strict", "fused". Operations recorded before are
-  launched first. All threads share the mode.
+  `mode` is an EagerMode, its name, or one of "debug", "strict", "fused"; names in any case.
+  ValueError for other words. Operations recorded before are launched first. All threads share the
+  mode.
   """
 
   def __init__(self, mode):
+    if not isinstance(mode, (EagerMode, str)):
+      raise TypeError(
+        f"An eager mode is a torch.tpu.EagerMode or its name, not {type(mode).__name__}."
+      )
     self._previous = _C.get_eager_mode()
-    _C.set_eager_mode(_as_mode(mode).value)
+    _C.set_eager_mode(mode.name if isinstance(mode, EagerMode) else mode)
 
   def __enter__(self):
     return self
@@ -44,12 +43,14 @@ class set_eager_mode:
     return False
 
 
-def _as_mode(mode):
-  if isinstance(mode, EagerMode):
-    return mode
-  if isinstance(mode, str) and mode in _SHORT_NAMES:
-    return _SHORT_NAMES[mode]
-  raise ValueError(
-    f"Unknown eager mode {mode!r}: use torch.tpu.EagerMode.DEFER_AND_FUSE, .DEFER_NEVER or "
-    f".DEFER_NEVER_AND_LAUNCH_BLOCKING (or 'fused', 'strict', 'debug')."
-  )
+class _ModuleWithEagerMode(types.ModuleType):
+  """The class of modules with the attribute ``eager_mode``."""
+
+  @property
+  def eager_mode(self):
+    """The process-wide eager mode, an EagerMode. Assigning launches what was recorded first."""
+    return get_eager_mode()
+
+  @eager_mode.setter
+  def eager_mode(self, mode):
+    set_eager_mode(mode)
