@@ -3,14 +3,13 @@
 #include <string.h>
 
 #include "golden_file.h"
-#include "lower_window.h"
 #include "test.h"
 
 /* --- the files --- */
 
 static void check_case(const golden_file_t* file, const golden_case_t* one) {
   tpu_strbuf_t made = {0}, diff = {0};
-  tpu_status_t status = golden_case_lower(file, one, &made);
+  tpu_status_t status = golden_case_lower(file, one, GOLDEN_SHORT, &made);
   if (status != NULL) {
     tpu_test_fail(file->path, one->line, "%s", tpu_status_message(status));
     tpu_status_free(status);
@@ -200,7 +199,7 @@ TPU_TEST(golden_platforms_differ) {
   tpu_strbuf_t text = {0};
   TPU_REQUIRE_OK(golden_window_read(
       "ext0 = f32[9]\n%0, %1 = sort(ext0){none, 0, 0} -> f32[9], i64[9]\nlive %0, %1\n", &window));
-  TPU_EXPECT_OK(golden_lower_all(&window, &text));
+  TPU_EXPECT_OK(golden_lower_all(&window, GOLDEN_FULL, &text));
   const char* tpu = strstr(tpu_strbuf_text(&text), "-- tpu\n");
   const char* call = strstr(tpu_strbuf_text(&text), "tpu_host_sort");
   TPU_REQUIRE(tpu != NULL && call != NULL);

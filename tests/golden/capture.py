@@ -28,10 +28,22 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE.parent))
 
 TOOL = ROOT / "build" / "tests" / "tests" / "golden" / "tpu_golden"
+BLOCKS = ROOT / "build" / "blocks" / "tests" / "golden" / "tpu_golden"
 SAMPLES = 6  # of an op_db entry in a dtype
-PER_ROW = 3  # cases of one operation
-ROW_BYTES = 9000  # of the programs of its cases, unless the first has more
+PER_ROW = 3  # cases of an operation, unless more are needed to reach all that its samples reach
+EXTRA_BYTES = 2500  # most of a case that only adds dtypes
 FUSED = 3  # fewest operations of a window that is kept as a whole
+
+
+def build_tools():
+  """Both forms of the tool, in the build folders that make uses."""
+  for folder, option in ((TOOL, "OFF"), (BLOCKS, "ON")):
+    build = folder.parent.parent.parent
+    if not (build / "build.ninja").exists():
+      options = ["-DTPU_BUILD_SHIM=OFF", "-DTPU_BUILD_TESTS=ON", f"-DTPU_GOLDEN_BLOCKS={option}"]
+      command = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, "--log-level=WARNING", *options]
+      subprocess.run(command, check=True)
+    subprocess.run(["ninja", "-C", build, "--quiet", "tpu_golden"], check=True)
 
 
 class Row(NamedTuple):
@@ -130,43 +142,13 @@ def ops_of(window, rows):
   return found
 
 
-def signature(programs):
-  """What programs do, whatever the sizes: operations in order and kinds of dtypes."""
-  words = re.findall(r'"((?:stablehlo|chlo|func)\.[a-z_0-9]+)"|^(--.*|error.*)', programs, re.M)
-  steps = tuple(step for step, _ in itertools.groupby(a or b for a, b in words))
-  kinds = set(re.findall(r"tensor<[0-9x]*(complex|[fi]|ui|bf)", programs))
-  return steps, tuple(sorted(kinds))
+class Case(NamedTuple):
+  window: str
+  programs: str
+  blocks: frozenset  # of the lowering's code that it reached
 
-
-def lower_all(windows):
-  """The programs of each window, by the tool."""
-  with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "all.golden"
-    path.write_text("".join(f"== {i}\n{text}-- cpu\n" for i, text in enumerate(windows)))
-    out = subprocess.run([TOOL, "print", folder], capture_output=True, text=True, check=True).stdout
-  parts = re.split(r"(?m)^== all\.golden \d+\n", out)[1:]
-  assert len(parts) == len(windows), (len(parts), len(windows))
-  return parts
-
-
-def choose(windows, rows):
-  """{operation: [window]} for windows of single operations."""
-  by_row = defaultdict(list)
-  for window, programs in zip(windows, lower_all(windows), strict=True):
-    ops = ops_of(window, rows)
-    aten = {op for op in ops if not rows[op].internal}
-    if len(aten) <= 1 and "\nerror: " not in programs:
-      for op in aten or set(ops):
-        by_row[op].append((is_trivial(window), len(programs), window, programs))
-  chosen = {}
-  for row, found in by_row.items():
-    seen = {}
-    for _, size, window, programs in sorted(found):
-      seen.setdefault(signature(programs), (size, window))
-    first, *more = seen.values()
-    room = (ROW_BYTES - first[0]) // (PER_ROW - 1)
-    chosen[row] = spread([first[1], *(window for size, window in more if size <= room)])
-  return chosen
+  def cost(self):
+    return is_trivial(self.window), len(self.window) + len(self.programs), self.window
 
 
 def is_trivial(window):
@@ -174,11 +156,68 @@ def is_trivial(window):
   return not re.search(r"\[(?:\d+,)*(?!1\])[1-9]\d*(?:,\d+)*\]", window)
 
 
-def spread(cases):
-  """The first, the last and those between at equal distances."""
-  if len(cases) <= PER_ROW:
-    return cases
-  return [cases[i * (len(cases) - 1) // (PER_ROW - 1)] for i in range(PER_ROW)]
+def kinds(programs):
+  """Kinds of dtypes in a case's programs."""
+  return set(re.findall(r"tensor<[0-9x]*(complex|[fi]|ui|bf)", programs))
+
+
+def lower_folder(folder):
+  """Case per case of a folder's files, by the tool, with the name of its file and its own."""
+  out = subprocess.run([BLOCKS, "blocks", folder], capture_output=True, text=True, check=True)
+  for part in re.split(r"(?m)^== ", out.stdout)[1:]:
+    name, blocks, programs = part.split("\n", 2)
+    yield name, frozenset(map(int, blocks.split())), programs
+
+
+def lower_all(windows):
+  """The case of each window."""
+  with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "all.golden"
+    path.write_text("".join(f"== {i}\n{text}-- cpu\n" for i, text in enumerate(windows)))
+    lowered = list(lower_folder(folder))
+  return [
+    Case(w, programs, blocks) for w, (_, blocks, programs) in zip(windows, lowered, strict=True)
+  ]
+
+
+def candidates(windows, rows):
+  """{operation: [Case]}, the cheapest of those that run the same code."""
+  found = defaultdict(dict)
+  for case in sorted(lower_all(windows), key=Case.cost):
+    ops = set(ops_of(case.window, rows))
+    aten = {op for op in ops if not rows[op].internal}
+    if len(aten) <= 1 and "\nerror: " not in case.programs:
+      for op in aten or ops:
+        found[op].setdefault((case.blocks, *sorted(kinds(case.programs))), case)
+  return {op: list(cases.values()) for op, cases in found.items()}
+
+
+def choose(found, covered):
+  """{operation: [Case]}: one for each, what reaches more of the lowering, and other dtypes."""
+  chosen = {op: cases[:1] for op, cases in found.items()}
+  covered = covered.union(*(case.blocks for cases in chosen.values() for case in cases))
+  rest = [(op, case) for op, cases in found.items() for case in cases[1:]]
+  while rest:
+    gains = [len(case.blocks - covered) / case.cost()[1] for _, case in rest]
+    best = max(range(len(rest)), key=gains.__getitem__)
+    if gains[best] == 0:
+      break
+    op, case = rest[best]
+    chosen[op].append(case)
+    covered |= case.blocks
+    rest = [pair for pair, gain in zip(rest, gains, strict=True) if gain > 0]
+  for op, cases in chosen.items():
+    add_dtypes(cases, found[op])
+  return chosen
+
+
+def add_dtypes(cases, others):
+  seen = {frozenset(kinds(case.programs)) for case in cases}
+  for case in others:
+    if len(cases) < PER_ROW and frozenset(kinds(case.programs)) not in seen:
+      if case.cost()[1] <= EXTRA_BYTES:
+        seen.add(frozenset(kinds(case.programs)))
+        cases.append(case)
 
 
 # --- writing ---
@@ -210,6 +249,14 @@ def present_rows():
   return {operation_of(name) for text in texts for name, _ in split_cases(text)}
 
 
+def covered_without(operations):
+  """Blocks that the present cases of other operations reach."""
+  kept = [
+    b for name, b, _ in lower_folder(HERE) if operation_of(name.split(" ", 1)[1]) not in operations
+  ]
+  return frozenset().union(*kept)
+
+
 def write_row(row, windows, rows):
   """Puts the cases of an operation into its file, in place of those that are there."""
   path = HERE / f"{rows[row].lowering}.golden"
@@ -234,6 +281,7 @@ def main():
   parser.add_argument("--log", type=Path, metavar="FILE")
   options = parser.parse_args()
   os.environ["TORCH_TPU_LOG"] = "flush,trace"  # before torch is imported
+  build_tools()
   rows = read_rows()
   missing = set(rows) - present_rows()
   wanted = set(rows) if options.all else set(options.operations) or missing
@@ -249,10 +297,10 @@ def main():
     if not log.exists():
       capture(log, rows, wanted, windows)
     found = windows_of(log)
-  chosen = choose([text for name, text in found if not name], rows)
-  for row in rows:
-    if row in wanted and row in chosen:
-      write_row(row, chosen[row], rows)
+  found_cases = candidates([text for name, text in found if not name], rows)
+  found_cases = {op: cases for op, cases in found_cases.items() if op in wanted}
+  for row, cases in choose(found_cases, covered_without(wanted)).items():
+    write_row(row, [case.window for case in cases], rows)
   for name in dict.fromkeys(name for name, _ in found if name):
     texts = [text for other, text in found if other == name]
     write_windows(name, [text for text in texts if text.count(" -> ") >= FUSED])

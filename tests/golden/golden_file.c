@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "lower_window.h"
 
 tpu_status_t golden_read_text(const char* path, tpu_strbuf_t* out_text) {
   char block[4096];
@@ -115,11 +114,11 @@ static tpu_status_t check_round_trip(const golden_window_t* window, const char* 
 }
 
 tpu_status_t golden_case_lower(const golden_file_t* file, const golden_case_t* one,
-                               tpu_strbuf_t* out_programs) {
+                               golden_form_t form, tpu_strbuf_t* out_programs) {
   golden_window_t window;
   tpu_status_t status = golden_window_read(one->window, &window);
   if (status == NULL) status = check_round_trip(&window, one->window);
-  if (status == NULL) status = golden_lower_all(&window, out_programs);
+  if (status == NULL) status = golden_lower_all(&window, form, out_programs);
   golden_window_free(&window);
   return tpu_status_annotate(status, "%s: case \"%s\"", file->path, one->name);
 }
@@ -130,7 +129,7 @@ tpu_status_t golden_file_write(const golden_file_t* file, bool* out_changed) {
   *out_changed = false;
   for (size_t i = 0; i < file->count && status == NULL; ++i) {
     tpu_strbuf_printf(&text, "== %s\n%s", file->cases[i].name, file->cases[i].window);
-    status = golden_case_lower(file, &file->cases[i], &text);
+    status = golden_case_lower(file, &file->cases[i], GOLDEN_SHORT, &text);
   }
   if (status == NULL) status = tpu_strbuf_status(&text);
   if (status == NULL) status = golden_read_text(file->path, &old);

@@ -3,7 +3,7 @@
  *   == name of a case
  *   <a window, see trace/print.h>
  *   -- cpu
- *   <its programs, see lower_window.h>
+ *   <its programs in GOLDEN_SHORT form, see lower_window.h>
  *   -- tpu: as cpu
  *
  * The window is the input and written by people or by capture.py; the rest is output.
@@ -12,6 +12,7 @@
 #define TPU_TESTS_GOLDEN_GOLDEN_FILE_H_
 
 #include "base/strbuf.h"
+#include "lower_window.h"
 
 typedef struct golden_case_t {
   char* name;
@@ -33,7 +34,7 @@ TPU_MUST_USE tpu_status_t golden_file_read(const char* path, golden_file_t* out_
 void golden_file_free(golden_file_t* file);
 /* What the case's programs are today. The error names file and case. */
 TPU_MUST_USE tpu_status_t golden_case_lower(const golden_file_t* file, const golden_case_t* one,
-                                            tpu_strbuf_t* out_programs);
+                                            golden_form_t form, tpu_strbuf_t* out_programs);
 /* Rewrites the file with the programs of today; leaves it alone when they are what it says. */
 TPU_MUST_USE tpu_status_t golden_file_write(const golden_file_t* file, bool* out_changed);
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
 #include "device/device_internal.h"
 #include "lower/lower.h"
 #include "partition/partition.h"
@@ -95,8 +96,40 @@ static uint32_t find_text(const tpu_lowered_t* lowered, uint32_t count, const ch
   return count;
 }
 
+/* Lines kept of a long program. */
+#define HEAD_LINES 90
+#define TAIL_LINES 40
+#define FEWEST_LEFT_OUT 30
+
+static const char* skip_lines(const char* at, int count) {
+  for (; count > 0 && *at != '\0'; --count) {
+    at += strcspn(at, "\n");
+    at += *at == '\n';
+  }
+  return at;
+}
+
+static void append_text(tpu_strbuf_t* text, const char* program, golden_form_t form) {
+  int lines = 0;
+  for (const char* at = program; *at != '\0'; at = skip_lines(at, 1)) ++lines;
+  int left_out = lines - HEAD_LINES - TAIL_LINES;
+  if (form == GOLDEN_FULL || left_out < FEWEST_LEFT_OUT) {
+    tpu_strbuf_append(text, program);
+    return;
+  }
+  char digest[33];
+  tpu_digest_state_t state;
+  tpu_digest_begin(&state);
+  tpu_digest_update(&state, program, strlen(program));
+  tpu_digest_hex(tpu_digest_end(&state), digest);
+  const char* head_end = skip_lines(program, HEAD_LINES);
+  tpu_strbuf_append_bytes(text, program, (size_t)(head_end - program));
+  tpu_strbuf_printf(text, "... %d lines; digest of all: %s\n", left_out, digest);
+  tpu_strbuf_append(text, skip_lines(head_end, left_out));
+}
+
 static void append_program(tpu_strbuf_t* text, const tpu_partition_t* partition, uint32_t p,
-                           tpu_lowered_t* lowered, tpu_status_t error) {
+                           tpu_lowered_t* lowered, tpu_status_t error, golden_form_t form) {
   tpu_strbuf_printf(text, "program %u: ", p);
   append_interface(text, &partition->programs[p], &lowered[p]);
   if (error != NULL) {
@@ -109,20 +142,21 @@ static void append_program(tpu_strbuf_t* text, const tpu_partition_t* partition,
   if (same < p) {
     tpu_strbuf_printf(text, ", text of %u\n", same);
   } else {
-    tpu_strbuf_printf(text, "\n%s", own);
+    tpu_strbuf_append(text, "\n");
+    append_text(text, own, form);
   }
 }
 
 static tpu_status_t lower_programs(const golden_window_t* window, const golden_platform_t* platform,
                                    tpu_partition_t* partition, const uint8_t* dynamic,
-                                   tpu_strbuf_t* text) {
+                                   golden_form_t form, tpu_strbuf_t* text) {
   tpu_lowered_t* lowered = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(partition->program_count + 1, sizeof(*lowered), (void**)&lowered));
   for (uint32_t p = 0; p < partition->program_count; ++p) {
     partition->programs[p].window = &window->window;
     partition->programs[p].slot_dynamic = dynamic;
     tpu_status_t error = lower_for(platform, &partition->programs[p], &lowered[p]);
-    append_program(text, partition, p, lowered, error);
+    append_program(text, partition, p, lowered, error, form);
     tpu_status_free(error);
   }
   for (uint32_t p = 0; p < partition->program_count; ++p) tpu_lowered_free(&lowered[p]);
@@ -131,7 +165,7 @@ static tpu_status_t lower_programs(const golden_window_t* window, const golden_p
 }
 
 tpu_status_t golden_lower(const golden_window_t* window, const golden_platform_t* platform,
-                          tpu_strbuf_t* text) {
+                          golden_form_t form, tpu_strbuf_t* text) {
   tpu_partition_t partition = {0};
   tpu_partition_options_t options = options_for(platform);
   const tpu_window_t* w = &window->window;
@@ -140,21 +174,22 @@ tpu_status_t golden_lower(const golden_window_t* window, const golden_platform_t
   if (w->slot_count > 0) memcpy(dynamic, window->slot_dynamic, w->slot_count);
   tpu_status_t status = tpu_partition(w, window->live, window->dead, &options, &partition);
   if (status == NULL) status = tpu_partition_share(w, &partition, dynamic);
-  if (status == NULL) status = lower_programs(window, platform, &partition, dynamic, text);
+  if (status == NULL) status = lower_programs(window, platform, &partition, dynamic, form, text);
   tpu_partition_free(&partition);
   tpu_free(dynamic);
   return status;
 }
 
-tpu_status_t golden_lower_all(const golden_window_t* window, tpu_strbuf_t* text) {
+tpu_status_t golden_lower_all(const golden_window_t* window, golden_form_t form,
+                              tpu_strbuf_t* text) {
   tpu_strbuf_t first = {0}, other = {0};
   golden_platform_t platform = golden_platform(0);
-  tpu_status_t status = golden_lower(window, &platform, &first);
+  tpu_status_t status = golden_lower(window, &platform, form, &first);
   tpu_strbuf_printf(text, "-- %s\n%s", platform.name, tpu_strbuf_text(&first));
   for (int i = 1; i < GOLDEN_PLATFORM_COUNT && status == NULL; ++i) {
     tpu_strbuf_clear(&other);
     platform = golden_platform(i);
-    status = golden_lower(window, &platform, &other);
+    status = golden_lower(window, &platform, form, &other);
     bool same = strcmp(tpu_strbuf_text(&first), tpu_strbuf_text(&other)) == 0;
     tpu_strbuf_printf(text, "-- %s%s\n%s", platform.name, same ? ": as cpu" : "",
                       same ? "" : tpu_strbuf_text(&other));

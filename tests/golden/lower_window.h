@@ -16,6 +16,9 @@ typedef struct golden_platform_t {
 /* `index` < GOLDEN_PLATFORM_COUNT; the first one is the CPU. */
 golden_platform_t golden_platform(int index);
 
+/* SHORT: of a long program the middle is left out, and a digest of all of it stands there. */
+typedef enum golden_form_t { GOLDEN_FULL, GOLDEN_SHORT } golden_form_t;
+
 /* Appends the window's programs in order:
  *
  *   program 0: (ext0, %2, f64[slot 1], i64[slot 2: 1 3]) -> (%5)
@@ -26,11 +29,13 @@ golden_platform_t golden_platform(int index);
  * the numbers that the window's slots give. A program that cannot be written has a line "error:
  * CODE: text" in place of its module. */
 TPU_MUST_USE tpu_status_t golden_lower(const golden_window_t* window,
-                                       const golden_platform_t* platform, tpu_strbuf_t* text);
+                                       const golden_platform_t* platform, golden_form_t form,
+                                       tpu_strbuf_t* text);
 
 /* What a case of a golden file holds after its window: the programs of each platform, or "as cpu"
  * where they are those of the CPU. */
-TPU_MUST_USE tpu_status_t golden_lower_all(const golden_window_t* window, tpu_strbuf_t* text);
+TPU_MUST_USE tpu_status_t golden_lower_all(const golden_window_t* window, golden_form_t form,
+                                           tpu_strbuf_t* text);
 
 /* Lowering column of the op table: "binary" for TPU_OP_MUL. */
 const char* golden_lowering_name(tpu_op_t op);

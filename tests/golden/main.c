@@ -1,7 +1,8 @@
 /* The lowering as a command: windows in, programs out, no plugin and no PyTorch.
  *
  *   tpu_golden write FOLDER   rewrites the programs in the folder's golden files
- *   tpu_golden print FOLDER   prints all cases with their programs of today
+ *   tpu_golden print FOLDER   prints all cases with their programs of today, in full
+ *   tpu_golden blocks FOLDER  the same, with the lowering's blocks that ran (blocks.h) before each
  *   tpu_golden lower FILE     prints the programs of one window (trace/print.h has the form)
  *   tpu_golden table          prints operation, lowering function, "internal" or "aten", op_db entries
  */
@@ -9,8 +10,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "blocks.h"
 #include "golden_file.h"
-#include "lower_window.h"
 
 static tpu_status_t write_file(const golden_file_t* file) {
   bool changed = false;
@@ -19,13 +20,17 @@ static tpu_status_t write_file(const golden_file_t* file) {
   return NULL;
 }
 
+static bool tell_blocks;
+
 /* A case that cannot be read (an older tree does not know its operation) is said, and passed over. */
 static tpu_status_t print_file(const golden_file_t* file) {
   const char* name = strrchr(file->path, '/') + 1;
   for (size_t i = 0; i < file->count; ++i) {
     tpu_strbuf_t programs = {0};
-    tpu_status_t status = golden_case_lower(file, &file->cases[i], &programs);
+    golden_blocks_reset();
+    tpu_status_t status = golden_case_lower(file, &file->cases[i], GOLDEN_FULL, &programs);
     printf("== %s %s\n", name, file->cases[i].name);
+    if (tell_blocks) golden_blocks_print(stdout);
     if (status == NULL) {
       fputs(tpu_strbuf_text(&programs), stdout);
     } else {
@@ -56,7 +61,7 @@ static tpu_status_t lower_file(const char* path) {
   golden_window_t window = {0};
   tpu_status_t status = golden_read_text(path, &text);
   if (status == NULL) status = golden_window_read(tpu_strbuf_text(&text), &window);
-  if (status == NULL) status = golden_lower_all(&window, &programs);
+  if (status == NULL) status = golden_lower_all(&window, GOLDEN_FULL, &programs);
   if (status == NULL) fputs(tpu_strbuf_text(&programs), stdout);
   golden_window_free(&window);
   tpu_strbuf_free(&text);
@@ -77,14 +82,16 @@ int main(int argc, char** argv) {
   tpu_status_t status;
   if (argc == 3 && strcmp(argv[1], "write") == 0) {
     status = for_each_file(argv[2], write_file);
-  } else if (argc == 3 && strcmp(argv[1], "print") == 0) {
+  } else if (argc == 3 && (strcmp(argv[1], "print") == 0 || strcmp(argv[1], "blocks") == 0)) {
+    tell_blocks = argv[1][0] == 'b';
     status = for_each_file(argv[2], print_file);
   } else if (argc == 3 && strcmp(argv[1], "lower") == 0) {
     status = lower_file(argv[2]);
   } else if (argc == 2 && strcmp(argv[1], "table") == 0) {
     status = print_table();
   } else {
-    fprintf(stderr, "usage: %s write FOLDER | print FOLDER | lower FILE | table\n", argv[0]);
+    fprintf(stderr, "usage: %s write FOLDER | print FOLDER | blocks FOLDER | lower FILE | table\n",
+            argv[0]);
     return 2;
   }
   if (status != NULL) fprintf(stderr, "%s\n", tpu_status_message(status));
