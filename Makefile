@@ -9,7 +9,6 @@ PY     := $(VENV)/bin/python
 BIN    := $(VENV)/bin
 CMAKE  := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-# A few C tests use a real plugin as well.
 CPU_PLUGIN = $(abspath $(wildcard \
   $(VENV)/lib/python3*/site-packages/lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so))
 
@@ -20,7 +19,8 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: run test bench bench-jax build wheel clean distclean check format ctest golden asan pytest
+.PHONY: run test bench bench-jax build build-tests wheel clean distclean venv check format ctest \
+  golden asan tsan pytest
 .DELETE_ON_ERROR:
 
 run: build
@@ -51,14 +51,17 @@ build: build/main/build.ninja $(VENV)/.linked
 
 # --- tests, from cheap to dear ---
 
-test: check ctest asan pytest
-	@$(PY) tools/count_lines.py
+# A section per job, and a table of their seconds at the end.
+test:
+	+@$(PYTHON) tools/run_jobs.py "$(MAKE)" venv build check ctest asan tsan pytest
+
+venv: $(VENV)/.test
+	@:
 
 check: build $(VENV)/.test
-	@echo "== checkers"
 	$(PY) tools/check_layering.py
 	$(PY) tools/gen_env_docs.py --check
-	$(PY) tools/count_lines.py --check
+	$(PY) tools/count_lines.py
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
@@ -67,33 +70,39 @@ format: $(VENV)/.test
 	$(BIN)/ruff format --quiet .
 	$(BIN)/clang-format -i $(C_FILES)
 
-build/tests/build.ninja: $(VENV)/.test
-	@$(CMAKE) -S . -B build/tests -DTPU_BUILD_SHIM=OFF -DTPU_BUILD_TESTS=ON \
+# The same tests three times: as they are, and twice with sanitizers.
+OPTIONS_asan = -DTPU_SANITIZE=address
+OPTIONS_tsan = -DTPU_SANITIZE=thread
+TEST_BUILDS  = build/tests build/asan build/tsan
+C_TESTS      = tests/core/tpu_core_tests
+
+$(TEST_BUILDS:=/build.ninja): build/%/build.ninja: $(VENV)/.test
+	@$(CMAKE) -S . -B build/$* -DTPU_BUILD_SHIM=OFF -DTPU_BUILD_TESTS=ON $(OPTIONS_$*) \
 	  -DPython_EXECUTABLE=$(abspath $(PY)) --log-level=WARNING
 	@touch $@
 
-build/asan/build.ninja: $(VENV)/.test
-	@$(CMAKE) -S . -B build/asan -DTPU_BUILD_SHIM=OFF -DTPU_BUILD_TESTS=ON -DTPU_SANITIZE=ON \
-	  -DPython_EXECUTABLE=$(abspath $(PY)) --log-level=WARNING
-	@touch $@
+# Some C tests run what the core writes on XLA's CPU plugin as well.
+WITH_PLUGIN = TF_CPP_MIN_LOG_LEVEL=1 TORCH_TPU_PJRT_PLUGIN=$(CPU_PLUGIN)
 
-ctest: build/tests/build.ninja
-	@echo "== C tests"
+build-tests: build/tests/build.ninja
 	@$(BIN)/ninja -C build/tests --quiet
-	TF_CPP_MIN_LOG_LEVEL=1 TORCH_TPU_PJRT_PLUGIN=$(CPU_PLUGIN) build/tests/tests/core/tpu_core_tests
+
+ctest: build-tests
+	$(WITH_PLUGIN) build/tests/$(C_TESTS)
 
 # Rewrites what tests/golden/*.golden say about emitted programs; read the diff before committing it.
-golden: build/tests/build.ninja
-	@$(BIN)/ninja -C build/tests --quiet tpu_golden
+golden: build-tests
 	build/tests/tests/golden/tpu_golden write tests/golden
 
 asan: build/asan/build.ninja
-	@echo "== C tests with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@$(BIN)/ninja -C build/asan --quiet
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/asan/tests/core/tpu_core_tests
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build/asan/$(C_TESTS)
 
-pytest: build ctest
-	@echo "== Python tests"
+tsan: build/tsan/build.ninja
+	@$(BIN)/ninja -C build/tsan --quiet
+	TSAN_OPTIONS=suppressions=tests/core/tsan.supp $(WITH_PLUGIN) build/tsan/$(C_TESTS)
+
+pytest: build build-tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n $(TEST_WORKERS) --dist worksteal
 
 bench: build

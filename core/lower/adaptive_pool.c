@@ -1,6 +1,7 @@
 /* Adaptive pools: window o of `out` covers input places floor(o*in/out) .. ceil((o+1)*in/out). */
 #include "lower/gather.h"
 #include "lower/linear_map.h"
+#include "lower/op_lowering.h"
 #include "lower/pool.h"
 
 static int64_t window_start(int64_t o, int64_t in, int64_t out) { return o * in / out; }

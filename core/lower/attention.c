@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 #include "lower/random.h"
 
 typedef struct attention_t {

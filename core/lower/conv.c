@@ -6,6 +6,7 @@
 #include "lower/conv.h"
 
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 
 /* Up to this many groups become one convolution per group, which XLA:CPU runs twice as fast. */
 #define MAX_SPLIT_GROUPS 16

@@ -4,6 +4,7 @@
  * weight, the weight's derivative by the coordinate in input places, and whether it lies inside.
  */
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 
 enum { MODE_BILINEAR = 0, MODE_NEAREST = 1, MODE_BICUBIC = 2 };
 enum { PAD_ZEROS = 0, PAD_BORDER = 1, PAD_REFLECTION = 2 };

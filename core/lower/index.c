@@ -3,6 +3,7 @@
 
 #include "lower/gather.h"
 #include "lower/index_list.h"
+#include "lower/op_lowering.h"
 
 void tpui_lower_index_select(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_at_least_1d(op->b, tpui_operand(op, 0));

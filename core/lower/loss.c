@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 
 enum { REDUCE_NONE = 0, REDUCE_MEAN = 1, REDUCE_SUM = 2 };
 

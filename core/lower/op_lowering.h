@@ -1,4 +1,5 @@
-/* The lowering column of the op table. */
+/* The lowering column of the op table. Files that define such a function include this one: it
+ * declares them all. */
 #ifndef TPU_LOWER_OP_LOWERING_H_
 #define TPU_LOWER_OP_LOWERING_H_
 

@@ -19,6 +19,7 @@
  *   attributes: growth_interval; results: scale, growth_tracker
  */
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 
 typedef struct step_t {
   const tpui_lowering_t* op;

@@ -7,6 +7,7 @@
 #include "lower/pool.h"
 
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 
 #define MAX_SPATIAL TPUI_MAX_POOLED
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 #include "lower/sort.h"
 
 /* Operand number `back` before the seed: 1 is the last argument. */

@@ -8,6 +8,7 @@
 
 #include "lower/gather.h"
 #include "lower/linear_map.h"
+#include "lower/op_lowering.h"
 
 #define MAX_TAPS 4
 

@@ -5,6 +5,7 @@
  * h_new is the hidden part of the new gate with its bias.
  */
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 
 /* Column block `k` of `count` equal ones. */
 static tpui_hlo_t block(tpui_builder_t* b, tpui_hlo_t x, int k, int count) {

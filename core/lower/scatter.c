@@ -3,6 +3,7 @@
 
 #include "lower/gather.h"
 #include "lower/index_list.h"
+#include "lower/op_lowering.h"
 
 static tpui_hlo_t at_least_1d(const tpui_lowering_t* op, int k) {
   return tpui_at_least_1d(op->b, tpui_operand(op, k));

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 #include "lower/sort.h"
 
 /* Sequences up to this length are counted instead of bisected: one fused loop, no gathers. */

@@ -11,6 +11,7 @@
 
 #include "lower/gather.h"
 #include "lower/host_call.h"
+#include "lower/op_lowering.h"
 
 /* --- primitives --- */
 

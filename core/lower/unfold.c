@@ -1,5 +1,6 @@
 /* im2col and col2im (nn.Unfold, nn.Fold), and max_unpool. */
 #include "lower/gather.h"
+#include "lower/op_lowering.h"
 #include "lower/pool.h"
 
 #define MAX_PLACES 1024
