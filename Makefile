@@ -19,7 +19,7 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: run test bench bench-jax build build-tests wheel clean distclean venv check format ctest \
+.PHONY: run test bench bench-jax build build-tests wheel clean distclean venv check format ctest ctest-all \
   golden asan tsan pytest
 .DELETE_ON_ERROR:
 
@@ -89,6 +89,10 @@ build-tests: build/tests/build.ninja
 
 ctest: build-tests
 	$(WITH_PLUGIN) build/tests/$(C_TESTS)
+
+# With the sweeps that ctest takes a part of.
+ctest-all: build-tests
+	TORCH_TPU_TEST_ALL=1 $(WITH_PLUGIN) build/tests/$(C_TESTS)
 
 # Rewrites what tests/golden/*.golden say about emitted programs; read the diff before committing it.
 golden: build-tests
