@@ -36,7 +36,7 @@ at::Tensor run_unboxed(Overload* o, Args&&... args) {
 // Names in the table that the adapter could not register, each with the reason. For tests.
 const std::vector<std::string>& unregistered_ops();
 
-// True for overloads that another file of the shim registers (hot.cpp, manual*.cpp, views.cpp).
+// True for overloads that have a kernel of their own in another file of the shim.
 bool has_own_kernel(const std::string& name);
 
 // Writes `result` to an out= argument as PyTorch does: checks that the dtype can be cast, resizes

@@ -1,4 +1,5 @@
-// What Debug mode verifies around each op: indices before it, non-finite values after it.
+// What Debug mode verifies in the shim: indices before an op, and the numbers that go through the
+// host. What is launched the engine verifies itself (engine/finite.h).
 #ifndef TPU_SHIM_DEBUG_CHECKS_H_
 #define TPU_SHIM_DEBUG_CHECKS_H_
 
@@ -19,8 +20,8 @@ void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negati
 // Checks an op with flag CHECK_INDEX by its argument names (index, indices, target and dim).
 void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue* args);
 
-// The engine looks for NaN and infinity in what it launches (TORCH_TPU_CHECK_NONFINITE); these do so
-// around an op that runs on the host.
+// True when ops that run on the host are to be searched for NaN and infinity
+// (TORCH_TPU_CHECK_NONFINITE).
 bool looks_for_nonfinite();
 // True when every floating tensor among the `count` values at the end of the stack is finite.
 bool all_finite(const torch::jit::Stack& stack, size_t count);

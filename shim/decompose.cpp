@@ -412,7 +412,7 @@ bool Decomposition::trace(const c10::IValue* args, const Signature& signature, R
   return true;
 }
 
-// Writes results to self or out= where the op wants them there, and puts what it returns on the stack.
+// Writes results to self or out= where the op wants them there; what it returns goes on the stack.
 void Decomposition::give_back(torch::jit::Stack* stack, Results& results) const {
   const size_t first = stack->size() - is_out_.size();
   c10::SmallVector<at::Tensor, 4> destinations;

@@ -1,6 +1,6 @@
-// Ops without a row that PyTorch knows how to compute from others: the Python decomposition runs once
-// per signature and what it records becomes a template (engine.h); later calls replay that without
-// Python. What cannot be had this way stays with the host (fallback.h).
+// Ops without a row that PyTorch knows how to compute from others: the Python decomposition runs
+// once per signature and what it records becomes a template (engine.h); later calls replay that
+// without Python. What cannot be had this way stays with the host (fallback.h).
 #ifndef TPU_SHIM_DECOMPOSE_H_
 #define TPU_SHIM_DECOMPOSE_H_
 
@@ -13,8 +13,8 @@
 
 namespace tpu_shim {
 
-// Runs the op on the device if it has a decomposition: the stack then holds its results. False, with
-// the stack untouched, if the host must run it.
+// Runs the op on the device if it has a decomposition: the stack then holds its results. False,
+// with the stack untouched, if the host must run it.
 bool run_decomposed(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 struct DecompositionCounts {

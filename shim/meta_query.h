@@ -23,8 +23,9 @@ c10::IValue to_meta(const c10::IValue& value);
 void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count);
 
 // Meta kernels accept dtypes that no kernel has: complex remainder, subtraction of bool. Where a
-// tensor is neither of a floating dtype nor absent, the call is made on zeros on the CPU too, and what
-// that says of dtypes is thrown. `elementwise`: large tensors may stand in with fewer elements.
+// tensor is neither of a floating dtype nor absent, the call is made on zeros on the CPU too, and
+// what that says of dtypes is thrown. `elementwise`: large tensors may stand in with fewer
+// elements.
 void refuse_dtypes_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
                              bool elementwise);
 

@@ -53,7 +53,7 @@ class PyRef {
 // handed over without their autograd history.
 PyObject* to_python(const c10::IValue& value, const c10::Type& type);
 
-// One call by a schema: arguments that have their default value are left out where that is possible.
+// One call by a schema: arguments that have their default value are left out where possible.
 class PyCall {
  public:
   explicit PyCall(const c10::FunctionSchema& schema)

@@ -1,5 +1,5 @@
-// Fused LSTM and GRU cells. Registered by hand: PyTorch has no meta kernel for the GRU ones and its LSTM
-// meta kernel fails without biases.
+// Fused LSTM and GRU cells. Registered by hand: PyTorch has no meta kernel for the GRU ones and its
+// LSTM meta kernel fails without biases.
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 

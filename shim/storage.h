@@ -71,8 +71,8 @@ inline tpu_meta_id_t view_of(const at::TensorBase& tensor, const Located& at, in
 
 inline bool is_tpu(const at::TensorBase& tensor) { return tensor.device().type() == kTpu; }
 
-// True for views that conjugate or negate when read. Core resolves them before most kernels, but not
-// before products and other linear algebra.
+// True for views that conjugate or negate when read. Core resolves them before most kernels, but
+// not before products and other linear algebra.
 inline bool is_lazy(const at::TensorBase& tensor) {
   return tensor.unsafeGetTensorImpl()->key_set().has_any(
       c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}));

@@ -1,6 +1,6 @@
 """Checks the rules that keep core/ simple.
 
-- A folder of core/ includes only itself and folders above it in ORDER (DESIGN.md, section 3).
+- A folder of core/ includes only itself and folders above it in ORDER (docs/architecture.md).
 - core/ includes no shim, PyTorch or Python header.
 - Nothing outside a table branches on op ids: no `case TPU_OP_...` in core/ or shim/.
 - Source files have at most 1,000 lines (tables, *.def, are free).

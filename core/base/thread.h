@@ -1,4 +1,4 @@
-/* Mutex, condition and once, on pthreads. */
+/* A mutex that cannot fail. Conditions, threads and once are pthread.h's own. */
 #ifndef TPU_BASE_THREAD_H_
 #define TPU_BASE_THREAD_H_
 

@@ -19,8 +19,7 @@ uint32_t tpui_options_refused(const char* error_text);
 
 /* --- key.c --- */
 
-/* A key is a digest over named parts; with TORCH_TPU_LOG=cache each part's own digest is printed.
- */
+/* A digest over named parts; with TORCH_TPU_LOG=cache each part's own digest is printed. */
 typedef struct tpui_key_t {
   tpu_digest_state_t state;
 } tpui_key_t;
@@ -140,8 +139,7 @@ typedef struct tpui_request_t {
 /* Loads the program from disk, or compiles and saves it. */
 TPU_MUST_USE tpu_status_t tpui_make_executable(const tpui_request_t* request,
                                                tpu_executable_t** out_executable);
-/* Adds 1 to a counter of `stats`, and the time since `start_ns` to `seconds` unless that is NULL.
- */
+/* Adds 1 to a counter of `stats`, and the time since `start_ns` to `seconds` if that is given. */
 void tpui_compiler_count(tpu_compiler_t* compiler, int64_t* counter, double* seconds,
                          int64_t start_ns);
 

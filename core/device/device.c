@@ -9,8 +9,8 @@
 #include "base/strbuf.h"
 #include "device/device_internal.h"
 
-/* Some settings reach the CPU plugin only through the environment, while the plugin is loaded and the
- * client made. The environment is process-wide, so old values are put back. */
+/* Some settings reach the CPU plugin only through the environment, while the plugin is loaded and
+ * the client made. The environment is process-wide, so old values are put back. */
 enum { SCOPE_COUNT = 3, THREAD_VARIABLES = 2, VALUE_SIZE = 64 };
 static const char* const scope_names[SCOPE_COUNT] = {"PJRT_NPROC", "NPROC", "TF_CPP_MIN_LOG_LEVEL"};
 

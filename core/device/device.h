@@ -127,8 +127,8 @@ struct ffi_error_t;
 struct ffi_call_t;
 typedef struct ffi_error_t* (*tpu_host_handler_t)(struct ffi_call_t* call);
 
-/* Makes `handler` the target of custom calls to `name` in programs compiled or loaded from now on, in
- * every device of this plugin. TPU_UNIMPLEMENTED on platforms or plugins without FFI. */
+/* Makes `handler` the target of custom calls to `name` in programs compiled or loaded from now on,
+ * in every device of this plugin. TPU_UNIMPLEMENTED on platforms or plugins without FFI. */
 TPU_MUST_USE tpu_status_t tpu_device_register_host_call(tpu_device_t* device, const char* name,
                                                         tpu_host_handler_t handler);
 /* Whether programs may call the kernels of host/. False until host/ has registered all of them. */

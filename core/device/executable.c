@@ -94,8 +94,8 @@ static void destroy_executable(tpu_executable_t* executable) {
   tpu_free(executable);
 }
 
-/* An executable object with one reference and nothing in it. Made before the plugin is asked, so that
- * what the plugin returns always has an owner. */
+/* An executable object with one reference and nothing in it. Made before the plugin is asked, so
+ * that what the plugin returns always has an owner. */
 static tpu_status_t make_object(tpu_device_t* device, tpu_executable_t** out_executable) {
   void* memory = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpu_executable_t), &memory));

@@ -5,8 +5,9 @@
 
 #include "device/device_internal.h"
 
-/* program_ops for the CPU: XLA:CPU recomputes long elementwise chains in every consumer, so programs
- * are cut (reference/measured-xla-cpu.md). TPU and CUDA fuse without that, and gain from more room. */
+/* program_ops for the CPU: XLA:CPU recomputes long elementwise chains in every consumer, so
+ * programs are cut (docs/decisions/001-partition.md). TPU and CUDA fuse without that, and gain from
+ * more room. */
 static const tpu_platform_t platforms[] = {
     {.kind = TPU_PLATFORM_CPU,
      .name = "cpu",

@@ -1,8 +1,8 @@
 /* Captures: watching one thread's records from begin to end, and making a template of them.
  *
  * The records are a template when nothing but the inputs went in and nothing but the results came
- * out: no host read, no flush, no write to a storage from outside. Host writes become constants, since
- * a number that did not come from the device is the same at every call.
+ * out: no host read, no flush, no write to a storage from outside. Host writes become constants,
+ * since a number that did not come from the device is the same at every call.
  */
 #include <string.h>
 

@@ -1,11 +1,11 @@
-/* The engine: the only place that knows the order record -> flush -> partition -> lower -> compile ->
- * launch. This is the API that the shim uses.
+/* The engine: the only place that knows the order record -> flush -> partition -> lower -> compile
+ * -> launch. This is the API that the shim uses.
  *
  * A storage (tpu_storage_t) stands behind one c10::StorageImpl. It holds a reference to its current
  * value; in-place operations rebind it to a new value. Values are immutable and internal to core/.
  *
- * All functions are thread-safe; one lock orders recording. The engine never calls back into its user
- * while it holds that lock.
+ * All functions are thread-safe; one lock orders recording. The engine never calls back into its
+ * user while it holds that lock.
  */
 #ifndef TPU_ENGINE_ENGINE_H_
 #define TPU_ENGINE_ENGINE_H_
@@ -24,8 +24,8 @@ extern "C" {
 typedef struct tpu_engine_t tpu_engine_t;
 typedef struct tpu_storage_t tpu_storage_t;
 
-/* Loads the plugin and makes the engine, in tpu_eager_mode_default. Limits come from the environment
- * table. */
+/* Loads the plugin and makes the engine, in tpu_eager_mode_default. Limits come from the
+ * environment table. */
 TPU_MUST_USE tpu_status_t tpu_engine_create(const tpu_device_options_t* options,
                                             tpu_engine_t** out_engine);
 void tpu_engine_destroy(tpu_engine_t* engine);
@@ -118,17 +118,18 @@ typedef struct tpu_call_t {
   bool teach;  // the engine's: set with *out_unknown, so that the second try is learnt
 } tpu_call_t;
 
-/* Records a call. When `has_metas` is false and the signature (op, variant, attrs, operand metadata)
- * is not known yet, records nothing and sets `*out_unknown`: the caller then asks PyTorch, sets the
- * metas and `has_metas`, and calls again, which also teaches the memo. On success new storages are
- * in `results`. A written result whose dtype differs from the destination is converted. */
+/* Records a call. When `has_metas` is false and the signature (op, variant, attrs, operand
+ * metadata) is not known yet, records nothing and sets `*out_unknown`: the caller then asks
+ * PyTorch, sets the metas and `has_metas`, and calls again, which also teaches the memo. On success
+ * new storages are in `results`. A written result whose dtype differs from the destination is
+ * converted. */
 TPU_MUST_USE tpu_status_t tpu_engine_record(tpu_engine_t* engine, tpu_call_t* call,
                                             bool* out_unknown);
 
 /* --- captures and templates --- */
 
-/* A template is what one call of a composite operation recorded, kept so that the next call with the
- * same signature appends the same records for its own tensors without running the call again.
+/* A template is what one call of a composite operation recorded, kept so that the next call with
+ * the same signature appends the same records for its own tensors without running the call again.
  *
  *   capture_begin(inputs) -> the caller runs the operation -> capture_end(results) -> template
  *   replay(template, other inputs) -> other results
@@ -143,10 +144,10 @@ typedef struct tpu_template_t tpu_template_t;
 TPU_MUST_USE tpu_status_t tpu_engine_capture_begin(tpu_engine_t* engine, int input_count,
                                                    const tpu_operand_t* inputs, bool* out_began);
 
-/* Ends this thread's capture. `results` are tensors, each the whole of a storage of its own. Gives a
- * template (free with tpu_template_destroy) or none: then `*out_obstacle` is a literal that says, in
- * the words "it ...", why this operation never gives one with such inputs; NULL when another thread
- * came between, and the next try may. `name` is for error texts and is copied. */
+/* Ends this thread's capture. `results` are tensors, each the whole of a storage of its own. Gives
+ * a template (free with tpu_template_destroy) or none: then `*out_obstacle` is a literal that says,
+ * in the words "it ...", why this operation never gives one with such inputs; NULL when another
+ * thread came between, and the next try may. `name` is for error texts and is copied. */
 TPU_MUST_USE tpu_status_t tpu_engine_capture_end(tpu_engine_t* engine, const char* name,
                                                  int result_count, const tpu_operand_t* results,
                                                  tpu_template_t** out_template,
@@ -154,8 +155,8 @@ TPU_MUST_USE tpu_status_t tpu_engine_capture_end(tpu_engine_t* engine, const cha
 /* Ends it without a template, for an operation that failed. */
 void tpu_engine_capture_cancel(tpu_engine_t* engine);
 
-/* Appends the template's records. Fills `results` (as many as were captured) like tpu_engine_record.
- * TPU_INVALID_ARGUMENT when an input's view is not the captured one. */
+/* Appends the template's records. Fills `results` (as many as were captured) like
+ * tpu_engine_record. TPU_INVALID_ARGUMENT when an input's view is not the captured one. */
 TPU_MUST_USE tpu_status_t tpu_engine_replay(tpu_engine_t* engine, const tpu_template_t* made,
                                             const tpu_operand_t* inputs, tpu_result_t* results);
 int tpu_template_result_count(const tpu_template_t* made);

@@ -4,7 +4,7 @@
 
 #include "engine/state.h"
 
-/* A launch failed: its error (taken) is told at the next sync, unless an earlier one waits for that. */
+/* A launch failed: its error (taken) is told at the next sync, unless an earlier one waits. */
 void tpui_keep_pending(tpu_engine_t* engine, tpu_status_t error);
 /* The pending error, for the caller to tell; NULL when there is none. */
 TPU_MUST_USE tpu_status_t tpui_take_pending(tpu_engine_t* engine);

@@ -120,7 +120,7 @@ tpu_status_t tpui_flight_load(tpu_engine_t* e, tpui_plan_t* plan, tpui_variant_t
   return NULL;
 }
 
-/* A READY value that takes `buffer`, with one reference; false (and nothing taken) without memory. */
+/* A READY value that takes `buffer`, with one reference; false (nothing taken) without memory. */
 static bool adopt_buffer(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buffer,
                          tpu_value_t** out_value) {
   tpu_status_t status = tpu_value_create(&e->pool, meta, out_value);

@@ -4,9 +4,9 @@
 
 #include "engine/state.h"
 
-/* Launches the window. Errors go to the values concerned and to the pending error; the status is for
- * what prevented the flush itself (memory). May give the lock up before it looks at the window, and
- * not afterwards. */
+/* Launches the window. Errors go to the values concerned and to the pending error; the status is
+ * for what prevented the flush itself (memory). May give the lock up before it looks at the window,
+ * and not afterwards. */
 TPU_MUST_USE tpu_status_t tpui_flush(tpu_engine_t* engine);
 /* Ends a call that may have recorded: when `status` is not an error already, flushes if the mode or
  * the window's size asks for it. Then gives the lock back. */

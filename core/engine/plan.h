@@ -1,10 +1,10 @@
 /* Plans: what a window became. The plan cache maps a window's structure to its plan; a plan holds
- * variants, which differ in what the structure does not say: which numbers are fixed in the programs,
- * and which results leave the window.
+ * variants, which differ in what the structure does not say: which numbers are fixed in the
+ * programs, and which results leave the window.
  *
  * A variant fits a window when all its fixed numbers are equal and every live result is one of its
- * outputs. When none fits, a new one is made in which the numbers that differed became arguments: so
- * a number starts as a constant and is generalised when a second value is seen.
+ * outputs. When none fits, a new one is made in which the numbers that differed became arguments:
+ * so a number starts as a constant and is generalised when a second value is seen.
  */
 #ifndef TPU_ENGINE_PLAN_H_
 #define TPU_ENGINE_PLAN_H_

@@ -1,6 +1,6 @@
 /* The engine's own structures, shared by the files of this folder. Everything belongs to
- * engine->lock unless a comment says otherwise. The `tpui_` functions of this folder expect the lock
- * to be held.
+ * engine->lock unless a comment says otherwise. The `tpui_` functions of this folder expect the
+ * lock to be held.
  */
 #ifndef TPU_ENGINE_STATE_H_
 #define TPU_ENGINE_STATE_H_
@@ -28,7 +28,7 @@ struct tpu_storage_t {
   tpu_storage_t* next_free;
 };
 
-/* What a storage held before a record of this window wrote it: the way back if that record fails. */
+/* What a storage held before a record of this window wrote it: the way back if the record fails. */
 typedef struct tpui_undo_t {
   uint64_t storage;     // serial
   uint32_t number;      // window number of the value that replaced it

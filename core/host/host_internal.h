@@ -17,8 +17,7 @@ typedef struct tpui_host_row_t {
 #include "host/host_kernels.def"
 #undef TPU_HOST_KERNEL
 
-/* The body of every FFI handler: answers a registration, or decodes the call and runs the kernel.
- */
+/* The body of every FFI handler: answers a registration, or decodes a call and runs the kernel. */
 ffi_error_t* tpui_host_handle(const tpui_host_row_t* row, ffi_call_t* call);
 
 /* How often a plugin has asked for a version and got one that suits it. */

@@ -20,8 +20,7 @@ static int digit_width(int64_t count, int bits) {
   return passes == 0 ? 0 : (bits + passes - 1) / passes;
 }
 
-/* Counts -> start places. True when all numbers share one digit, so that the pass changes nothing.
- */
+/* Counts -> start places. True when all numbers share one digit: then the pass changes nothing. */
 static bool place_buckets(uint32_t* buckets, int count, int64_t total) {
   uint32_t at = 0;
   for (int i = 0; i < count; ++i) {

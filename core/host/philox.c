@@ -1,6 +1,6 @@
-/* Words lie in 64-bit lanes of which only the lower half counts: the widening multiplication ignores
- * the upper half, so a round is two multiplications, two shifts and exclusive ors, and no shuffles.
- * The compiler's own vector code for 32-bit lanes takes 2.5 times as long.
+/* Words lie in 64-bit lanes of which only the lower half counts: the widening multiplication
+ * ignores the upper half, so a round is two multiplications, two shifts and exclusive ors, and no
+ * shuffles. The compiler's own vector code for 32-bit lanes takes 2.5 times as long.
  */
 #include "host/philox.h"
 

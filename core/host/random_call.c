@@ -105,7 +105,7 @@ tpu_status_t tpui_host_bernoulli(const tpu_host_call_t* call) {
   return draw_kind(call, TPU_RANDOM_BERNOULLI);
 }
 
-/* The parameters are from and range, INT64 of rank 0; range counts as unsigned, 0 stands for 2^64. */
+/* Parameters: from and range, INT64 of rank 0; range counts as unsigned, 0 stands for 2^64. */
 tpu_status_t tpui_host_random_integers(const tpu_host_call_t* call) {
   int64_t numbers[2];
   for (int i = 0; i < 2; ++i) {

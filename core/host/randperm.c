@@ -1,5 +1,6 @@
-/* Random permutations: positions in the order of random keys. A key is 64 random bits whose low ones
- * are replaced by the position, which makes keys distinct and the order independent of threads.
+/* Random permutations: positions in the order of random keys. A key is 64 random bits whose low
+ * ones are replaced by the position, which makes keys distinct and the order independent of
+ * threads.
  *
  * Random keys fall evenly, so distributing them by their next bits sorts them down to one or two
  * per bin, which an insertion sort puts in order. Above the size of a cache they are first

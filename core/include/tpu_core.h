@@ -7,9 +7,9 @@
  * House rules, stated once; they hold in every header below core/.
  *
  * Ownership. `create` and `copy` give the caller a reference that must be released. `retain` adds
- *   one, `release` drops one and accepts NULL. `get` and `borrow` lend: the pointer lives as long as
- *   its owner. A callee that keeps an argument retains it. `take` in a name or comment means that
- *   the callee owns the argument from then on, also when it fails.
+ *   one, `release` drops one and accepts NULL. `get` and `borrow` lend: the pointer lives as long
+ *   as its owner. A callee that keeps an argument retains it. `take` in a name or comment means
+ *   that the callee owns the argument from then on, also when it fails.
  * Out-parameters come last, are called `out_...` and are set on entry (NULL or zero), so that they
  *   are valid to release after a failure.
  * Strings are UTF-8. `const char*` is NUL-terminated; pointer plus length is not.

@@ -1,6 +1,6 @@
 /* A first-in first-out queue with one thread, so that recording the next window overlaps with
- * running this one. Items run exactly once, in order, on the queue's thread, also while the queue is
- * being destroyed. The thread starts with the first item.
+ * running this one. Items run exactly once, in order, on the queue's thread, also while the queue
+ * is being destroyed. The thread starts with the first item.
  */
 #ifndef TPU_LAUNCH_QUEUE_H_
 #define TPU_LAUNCH_QUEUE_H_

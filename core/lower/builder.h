@@ -120,8 +120,8 @@ tpui_hlo_t tpui_reverse(tpui_builder_t* b, tpui_hlo_t x, int count, const int* d
 
 /* --- reductions --- */
 
-/* `kind`: "add" "multiply" "maximum" "minimum" "and" "or"; NaN propagates through maximum/minimum as
- * in PyTorch. Reduced dimensions disappear. The identity is the kind's own. */
+/* `kind`: "add" "multiply" "maximum" "minimum" "and" "or"; NaN propagates through maximum/minimum
+ * as in PyTorch. Reduced dimensions disappear. The identity is the kind's own. */
 tpui_hlo_t tpui_reduce(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int count,
                        const int* dims);
 /* Reduced dimensions stay with size 1. */
@@ -143,9 +143,10 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
 /* --- escape hatch: text for the rarer operations (gather, scatter, sort, convolution, ...) --- */
 
 /* Raw operation. `format` is printf text for everything between the op name and the type signature,
- * e.g. op "stablehlo.sort". The builder writes  %N = "name"(operands) <attributes> : (types) -> type
- * in the generic form; `attributes` is the text of "<{...}>" or "" ; `region` the text of "({...})"
- * or "". Result type from dtype/rank/sizes. Use tpui_raw_multi for several results. */
+ * e.g. op "stablehlo.sort". The builder writes the generic form,
+ *   %N = "name"(operands) <attributes> : (types) -> type
+ * `attributes` is the text of "<{...}>" or "", `region` the text of "({...})" or "". Result type
+ * from dtype/rank/sizes. Use tpui_raw_multi for several results. */
 tpui_hlo_t tpui_raw(tpui_builder_t* b, const char* name, int operand_count,
                     const tpui_hlo_t* operands, const char* attributes, const char* region,
                     tpu_dtype_t dtype, int rank, const int64_t* sizes);
@@ -158,14 +159,14 @@ void tpui_raw_multi(tpui_builder_t* b, const char* name, int operand_count,
                     const tpui_hlo_t* operands, const char* attributes, const char* region,
                     int result_count, const tpui_type_t* results, tpui_hlo_t* out_results);
 
-/* Text helpers for attributes: "dense<[1, 2]> : tensor<2xi64>", "array<i64: 1, 2>", "tensor<2x3xf32>".
- * The text lives as long as the builder. */
+/* Text helpers for attributes: "dense<[1, 2]> : tensor<2xi64>", "array<i64: 1, 2>",
+ * "tensor<2x3xf32>". The text lives as long as the builder. */
 const char* tpui_text(tpui_builder_t* b, const char* format, ...) TPU_PRINTF(2, 3);
 const char* tpui_text_array(tpui_builder_t* b, int count,
                             const int64_t* values);                               // array<i64: ...>
 const char* tpui_text_ints(tpui_builder_t* b, int count, const int64_t* values);  // "1, 2"
 const char* tpui_text_type(tpui_builder_t* b, tpui_type_t type);
-/* Region with one op on rank-0 arguments: "add" etc., for reduce-like and scatter-like operations. */
+/* Region with one op on rank-0 arguments, such as "add": for reductions, scatters and the like. */
 const char* tpui_text_combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t dtype);
 
 /* --- views --- */

@@ -72,8 +72,9 @@ bool tpui_slot_is_dynamic(const tpui_builder_t* b, uint32_t slot);
 /* The packed entry of an integer or an offset that is one; NULL when it is fixed. */
 const tpu_packed_slot_t* tpui_packed_slot(const tpui_builder_t* b, uint32_t slot);
 
-/* A storage's content with metadata `base_meta` seen with another dtype. When element sizes differ the
- * content becomes one flat dimension. `*out_meta` is what views of that dtype are planned against. */
+/* A storage's content with metadata `base_meta` seen with another dtype. When element sizes differ
+ * the content becomes one flat dimension. `*out_meta` is what views of that dtype are planned
+ * against. */
 tpui_hlo_t tpui_view_retype(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
                             tpu_dtype_t dtype, const tpu_meta_t** out_meta);
 /* The metadata that tpui_view_retype gives, without emitting anything. */

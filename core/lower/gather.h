@@ -54,8 +54,7 @@ tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_
 
 /* x with dimension `dim` replaced by the dimensions of `index` (whole slices are taken). */
 tpui_hlo_t tpui_take_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index);
-/* torch.gather: result[i..] = x[.., index[i..], ..]; same rank, index no larger than x elsewhere.
- */
+/* torch.gather: result[i..] = x[.., index[i..], ..]; same rank, index not larger elsewhere. */
 tpui_hlo_t tpui_take_along(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index);
 /* Combines slices of `source` into x at rank-1 `index` along `dim`. */
 tpui_hlo_t tpui_scatter_dim(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,

@@ -13,10 +13,14 @@
  *   attributes: nesterov, maximize, is_first_step
  *   results: param, [momentum_buffer if given], [grad if grad_scale]
  * ADAGRAD_STEP operands: param, grad, state_sum, step, lr, lr_decay, weight_decay, eps,
- * grad_scale?, found_inf? attributes: maximize results: param, state_sum, [grad if grad_scale]
- * AMP_UNSCALE operands: grad, found_inf, inv_scale; results: grad, found_inf
+ *     grad_scale?, found_inf?
+ *   attributes: maximize
+ *   results: param, state_sum, [grad if grad_scale]
+ * AMP_UNSCALE operands: grad, found_inf, inv_scale
+ *   results: grad, found_inf
  * AMP_UPDATE operands: scale, growth_tracker, found_inf, growth_factor, backoff_factor
- *   attributes: growth_interval; results: scale, growth_tracker
+ *   attributes: growth_interval
+ *   results: scale, growth_tracker
  */
 #include "lower/gather.h"
 #include "lower/op_lowering.h"

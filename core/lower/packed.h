@@ -2,8 +2,8 @@
  * launch/ fills the vectors, and the plan cache asks whether a program can serve other offsets.
  *
  * A program has up to two vectors as its last arguments, each present only when not empty:
- * tensor<Kxf64> for float scalars, then tensor<Kxi64> for all else. An integer scalar is one number.
- * The offset of a view is
+ * tensor<Kxf64> for float scalars, then tensor<Kxi64> for all else. An integer scalar is one
+ * number. The offset of a view is
  *   nothing              where the view reads no elements or all of them in place
  *   the offset itself    where the text needs it flat: gathers, and slices with steps
  *   one start per sliced factor of the view's plan (ops/views.h), in the plan's order, otherwise

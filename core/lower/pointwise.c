@@ -191,8 +191,8 @@ void tpui_lower_remainder(const tpui_lowering_t* op) {
 
 /* --- powers --- */
 
-/* Powers with non-negative exponents by squaring, wrapping around on overflow. (XLA's own integer power
- * reads only the exponent's low bits.) `exponent` is what is known of it now, or -1. */
+/* Powers with non-negative exponents by squaring, wrapping around on overflow. (XLA's own integer
+ * power reads only the exponent's low bits.) `exponent` is what is known of it now, or -1. */
 static tpui_hlo_t power_whole(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int64_t exponent) {
   tpui_hlo_t one = tpui_like(b, x, 1.0), zero = tpui_like(b, x, 0.0), result = one;
   int bits = 8 * (int)tpu_dtype_bytes(x.dtype) - (tpu_dtype_kind(x.dtype) == TPU_KIND_SIGNED);

@@ -7,8 +7,8 @@
 
 #define POLYGAMMA_MAX_ORDER 16
 
-/* Any one-operand operation; argument: a StableHLO name, or "chlo." and a CHLO name. Integers that the
- * operation leaves as they are (floor, abs of unsigned) pass through. */
+/* Any one-operand operation; argument: a StableHLO name, or "chlo." and a CHLO name. Integers that
+ * the operation leaves as they are (floor, abs of unsigned) pass through. */
 void tpui_lower_unary(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
@@ -207,7 +207,8 @@ static tpui_hlo_t polygamma_positive(tpui_builder_t* b, int n, tpui_hlo_t x) {
   return tpui_raw(b, "chlo.polygamma", 2, operands, "", "", x.dtype, x.rank, x.sizes);
 }
 
-/* Negative x by reflection: psi_n(x) = (-1)^n psi_n(1 - x) - pi (d/dx)^n cot(pi x); poles are infinite. */
+/* Negative x by reflection: psi_n(x) = (-1)^n psi_n(1 - x) - pi (d/dx)^n cot(pi x); poles are
+ * infinite. */
 static tpui_hlo_t polygamma(tpui_builder_t* b, int n, tpui_hlo_t x) {
   double coefficients[POLYGAMMA_MAX_ORDER + 2];
   double sign = n % 2 == 0 ? 1.0 : -1.0, scale = pow(M_PI, n + 1);

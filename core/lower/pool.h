@@ -24,8 +24,8 @@ tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64
 tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int64_t k,
                                int64_t in_size);
 
-/* How a pool's backward begins: converts `grad` to the dtype of the sums. False when there is nothing
- * left to do, since lowering has failed or a tensor is empty; the result is set then. */
+/* How a pool's backward begins: converts `grad` to the dtype of the sums. False when there is
+ * nothing left to do, since lowering has failed or a tensor is empty; the result is set then. */
 bool tpui_pool_grad_opens(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t* grad);
 
 /* Adds `grad` to a zero tensor of x's sizes at `index`, flat positions within the last `spatial`

@@ -24,8 +24,7 @@ typedef struct tpui_random_t {
   bool wide;
 } tpui_random_t;
 
-/* Reads seed and offset (operands or one-element tensors of int64) at operand positions k and k+1.
- */
+/* Reads seed and offset (numbers or one-element tensors of int64) at operands k and k + 1. */
 tpui_random_t tpui_random_read(const tpui_lowering_t* op, int k, bool wide);
 /* 32 random bits per element (UINT32). */
 tpui_hlo_t tpui_random_bits(const tpui_random_t* r, int stream, int rank, const int64_t* sizes);

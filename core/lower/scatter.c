@@ -102,8 +102,7 @@ void tpui_lower_scatter_reduce(const tpui_lowering_t* op) {
 
 /* --- whole slices along one dimension --- */
 
-/* Self, index (rank 1), source (self's sizes with index's length along dim); converts to `dtype`.
- */
+/* Self, index (rank 1), source (self's sizes with index's length along dim), all in `dtype`. */
 typedef struct slices_t {
   tpui_hlo_t x, index, source;
   int dim;

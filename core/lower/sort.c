@@ -1,8 +1,9 @@
 /* sort, topk, kthvalue, median, searchsorted.
  *
- * XLA:CPU sorts one integer array with a plain "less than" several times faster than anything with a
- * custom comparison, so keys and positions are packed into one 64-bit number where they fit. Our own C
- * kernels are faster still and compile in no time: they are used where a program may call them.
+ * XLA:CPU sorts one integer array with a plain "less than" several times faster than anything with
+ * a custom comparison, so keys and positions are packed into one 64-bit number where they fit. Our
+ * own C kernels are faster still and compile in no time: they are used where a program may call
+ * them.
  */
 #include "lower/sort.h"
 
@@ -147,9 +148,9 @@ void tpui_lower_sort(const tpui_lowering_t* op) {
   tpui_set_result_reshaped(op, 1, order);
 }
 
-/* Positions of the k largest (or smallest) elements in order, x with `dim` last and float. chlo.top_k
- * compares numbers only, so NaN takes infinity's place and infinity that of the greatest number; the
- * positions are all that is used of it. */
+/* Positions of the k largest (or smallest) elements in order, x with `dim` last and float.
+ * chlo.top_k compares numbers only, so NaN takes infinity's place and infinity that of the greatest
+ * number; the positions are all that is used of it. */
 static tpui_hlo_t top_positions(tpui_builder_t* b, tpui_hlo_t x, int64_t k, bool largest) {
   tpui_hlo_t nan = tpui_is_nan(b, x);
   x = tpui_convert(b, x, TPU_F32);

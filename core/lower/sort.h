@@ -6,7 +6,7 @@
 
 /* Ascending sort of one tensor of integers along `dim`. */
 tpui_hlo_t tpui_sort_integers(tpui_builder_t* b, tpui_hlo_t x, int dim);
-/* Stable order of x along `dim` (INT64 indices, x's sizes). NaN is the greatest value, as in PyTorch. */
+/* Stable order of x along `dim` (INT64 indices, x's sizes). NaN is the greatest value. */
 tpui_hlo_t tpui_sort_order(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descending);
 /* Positions where `values` [R, V] belong in the sorted lines of `sequence` [R, S]; INT64 [R, V].
  * `right`: behind equal elements. */

@@ -41,10 +41,10 @@ typedef struct run_t {
   uint32_t* value_places;  // [value_count] place in the run that makes the value, else UINT32_MAX
 } run_t;
 
-/* What stands in front of the run: values of one element (step counts, clip coefficients), which are
- * shared by many tensors and must not tie those together, and fresh tensors (an optimizer's state at
- * its first step), so that what is done with them looks the same as in later steps. Their operands
- * must stand there too, or be made before the run. */
+/* What stands in front of the run: values of one element (step counts, clip coefficients), which
+ * are shared by many tensors and must not tie those together, and fresh tensors (an optimizer's
+ * state at its first step), so that what is done with them looks the same as in later steps. Their
+ * operands must stand there too, or be made before the run. */
 static bool is_front(const tpu_record_t* r, const run_t* run) {
   bool created = tpu_op_info(r->op)->family == TPU_FAMILY_CREATE;
   for (int k = 0; k < r->result_count && !created; ++k) {
@@ -59,7 +59,7 @@ static bool is_front(const tpu_record_t* r, const run_t* run) {
   return true;
 }
 
-/* Stable-sorts order[begin, end) by connected component; components in order of first appearance. */
+/* Stable-sorts order[begin, end) by connected component, in order of first appearance. */
 static int compare_keys(const void* a, const void* b) {
   uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
   return x < y ? -1 : x > y;

@@ -9,8 +9,8 @@
  *
  *   4. numbers in which such programs still differ (places in a sequence) become arguments.
  *
- * Why cut at all: compile time then does not grow with depth, and XLA:CPU fuses long residual chains
- * into every consumer and recomputes them (docs/decisions/001-partition.md).
+ * Why cut at all: compile time then does not grow with depth, and XLA:CPU fuses long residual
+ * chains into every consumer and recomputes them (docs/decisions/001-partition.md).
  */
 #ifndef TPU_PARTITION_PARTITION_H_
 #define TPU_PARTITION_PARTITION_H_

@@ -1,6 +1,6 @@
 /* Loading a PJRT plugin, and the one way to call it. Internal to core/.
  *
- * A plugin is loaded once per path and never unloaded: its threads and registries outlive any client.
+ * A plugin is loaded once per path and never unloaded: its threads and registries outlive clients.
  */
 #ifndef TPU_PJRT_PLUGIN_H_
 #define TPU_PJRT_PLUGIN_H_

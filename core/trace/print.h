@@ -10,13 +10,13 @@
  * %n is value n of the window, extn its n-th external value. [view ...] is the view that an operand
  * reads (for view_write also the one it writes) and +n its offset in elements. Numbers are those
  * of the slots, with their dtype where they are not Python numbers; ? when the window has no slots.
- * In braces stand the attributes. `op_` was recorded in place, `op.out` with out= arguments. Metadata
- * shows strides where they are not row-major. `via f64` names the dtype that is computed in when it is
- * not the first result's (or not "none", for ops without promotion).
+ * In braces stand the attributes. `op_` was recorded in place, `op.out` with out= arguments.
+ * Metadata shows strides where they are not row-major. `via f64` names the dtype that is computed
+ * in when it is not the first result's (or not "none", for ops without promotion).
  *
  * The whole window (tpu_window_print_whole) says everything that its programs depend on: it begins
- * with its external values (`dead`: nobody else holds the value), `$` stands before numbers that are
- * arguments of the programs, and its last line lists the values that are needed afterwards.
+ * with its external values (`dead`: nobody else holds the value), `$` stands before numbers that
+ * are arguments of the programs, and its last line lists the values that are needed afterwards.
  * tests/golden/read_window.h reads it back.
  */
 #ifndef TPU_TRACE_PRINT_H_

@@ -13,7 +13,7 @@
  * References (kind in the top bits, see tpu_ref_kind):
  *   WINDOW    number of a value made in this window (values are numbered in record order)
  *   EXTERNAL  index into the window's external values, in order of first use
- *   SCALAR    dtype of a host number, plus TPU_REF_WEAK_BIT for a weak one; its bits are the next slot
+ *   SCALAR    dtype of a host number, and TPU_REF_WEAK_BIT if weak; its bits are the next slot
  *   NONE      an operand that was not given
  * A WINDOW or EXTERNAL operand whose view is not the value's own metadata reads through a view, and
  * its storage offset is the next slot (in elements of the view's dtype).

@@ -1,8 +1,8 @@
 /* Values: immutable results of records, and the buffers they become.
  *
  * A value is RECORDED while its record waits in the window, LAUNCHED while its program is queued or
- * runs, READY once a buffer holds its content, FAILED when its program could not be compiled or run.
- * All fields belong to the engine lock.
+ * runs, READY once a buffer holds its content, FAILED when its program could not be compiled or
+ * run. All fields belong to the engine lock.
  */
 #ifndef TPU_TRACE_VALUE_H_
 #define TPU_TRACE_VALUE_H_

@@ -3,8 +3,8 @@
  *   TPU_TEST(folder_what_it_shows) { ... TPU_EXPECT(...); ... }
  *
  * which register themselves; tpu_core_tests runs all of them, or those whose names contain one of
- * its arguments (`--list` prints the names). Failed expectations are printed with their place and do
- * not end the test; TPU_REQUIRE does.
+ * its arguments (`--list` prints the names). Failed expectations are printed with their place and
+ * do not end the test; TPU_REQUIRE does.
  */
 #ifndef TPU_TESTS_CORE_TEST_H_
 #define TPU_TESTS_CORE_TEST_H_
@@ -42,10 +42,10 @@ bool tpu_test_check_code(const char* file, int line, const char* what, tpu_statu
                          tpu_status_code_t code);
 
 /* Runs `body(arg)` again and again, failing its first allocation, its second and so on, until it
- * gets through without a failure. Each failed run must return TPU_RESOURCE_EXHAUSTED, or succeed when it
- * can do without that memory; every run must give back all memory. Run `body` once before when it
- * fills something that stays (an interned item, the environment table). Returns the number of
- * allocations that were made to fail. */
+ * gets through without a failure. Each failed run must return TPU_RESOURCE_EXHAUSTED, or succeed
+ * when it can do without that memory; every run must give back all memory. Run `body` once before
+ * when it fills something that stays (an interned item, the environment table). Returns the number
+ * of allocations that were made to fail. */
 int tpu_test_oom_sweep(const char* file, int line, tpu_status_t (*body)(void* arg), void* arg);
 
 /* A small random generator, the same everywhere: state must not be 0. */

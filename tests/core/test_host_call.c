@@ -1,5 +1,4 @@
-/* The way from XLA's FFI structs to a kernel and back, with a plugin that is a few functions here.
- */
+/* From XLA's FFI structs to a kernel and back, with a plugin that is a few functions here. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Struct sizes, function slots and plugin loading. tests/abi/test_pjrt_abi.py compares with published
- * declarations field by field; here are the numbers a wrong edit would change. */
+/* Struct sizes, function slots and plugin loading. tests/abi/test_pjrt_abi.py compares with
+ * published declarations field by field; here are the numbers a wrong edit would change. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <string.h>

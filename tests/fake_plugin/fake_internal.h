@@ -28,7 +28,7 @@ typedef enum fake_kind_t {
   FAKE_KIND_COUNT
 } fake_kind_t;
 
-/* Head of all objects. Destroyed ones keep their memory, marked dead, so that later uses are seen. */
+/* Head of all objects. Destroyed ones keep their memory, marked dead: later uses are seen. */
 typedef struct fake_object_t {
   uint32_t magic;
   fake_kind_t kind;

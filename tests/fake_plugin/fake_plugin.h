@@ -1,20 +1,20 @@
 /* Controlling the fake PJRT plugin from a test.
  *
- * The fake plugin implements the calls in core/pjrt/pjrt_calls.def. It compiles nothing: outputs of a
- * run are zero-filled buffers with the result types of the program's @main. What it does do:
- *  - checks every struct's size, every handle (NULL, wrong kind, used or destroyed after destruction)
- *    and reads of content that nobody waited for. What it finds are "violations": counted, printed on
- *    stderr, and turned into exit status 97 when the process ends normally;
+ * The fake plugin implements the calls in core/pjrt/pjrt_calls.def. It compiles nothing: outputs of
+ * a run are zero-filled buffers with the result types of the program's @main. What it does do:
+ *  - checks every struct's size, every handle (NULL, wrong kind, used after destruction) and reads
+ *    of content that nobody waited for. What it finds are "violations": counted, printed on stderr,
+ *    and turned into exit status 97 when the process ends normally;
  *  - fails the n-th call, or all calls of a name;
  *  - delays content, loses it, or makes runs fail after they were accepted;
  *  - counts what is alive.
  *
- * Given CPU create options it behaves as a CPU plugin; without options as a TPU: one device "TPU fake"
- * with a memory limit and without host pointers.
+ * Given CPU create options it behaves as a CPU plugin; without options as a TPU: one device "TPU
+ * fake" with a memory limit and without host pointers.
  *
  * Environment, read when the plugin is loaded: FAKE_PLUGIN_FAIL_AT=n, FAKE_PLUGIN_FAIL_CALL=name
- * (without "PJRT_"), FAKE_PLUGIN_DELAY_US=n, FAKE_PLUGIN_CHECK_LEAKS=1 (objects alive at the end are
- * violations).
+ * (without "PJRT_"), FAKE_PLUGIN_DELAY_US=n, FAKE_PLUGIN_CHECK_LEAKS=1 (objects alive at the end
+ * are violations).
  */
 #ifndef TPU_TESTS_FAKE_PLUGIN_FAKE_PLUGIN_H_
 #define TPU_TESTS_FAKE_PLUGIN_FAKE_PLUGIN_H_
@@ -46,8 +46,8 @@ typedef struct fake_control_t {
   void (*stats)(fake_stats_t* out_stats);
   /* Sum of all live objects. */
   int64_t (*live)(void);
-  /* The n-th call from now fails with `code` (a PJRT error code); 0 switches it off. Destroying calls
-   * do their work and report an error. */
+  /* The n-th call from now fails with `code` (a PJRT error code); 0 switches it off. Destroying
+   * calls do their work and report an error. */
   void (*fail_at)(int64_t n, int code);
   /* True while fail_at has not struck yet. */
   bool (*fail_pending)(void);
@@ -71,7 +71,7 @@ typedef struct fake_control_t {
 /* Exported by the plugin. */
 const fake_control_t* fake_plugin_get_control(void);
 
-/* Path of the plugin: FAKE_PLUGIN_PATH, else where CMake puts it beside the running test program. */
+/* Path of the plugin: FAKE_PLUGIN_PATH, else where CMake puts it beside the test program. */
 static inline const char* fake_plugin_path(void) {
   static char path[4096];
   const char* given = getenv("FAKE_PLUGIN_PATH");

@@ -1,5 +1,4 @@
-/* A window -> the programs that the engine would compile for it, as text, per platform; no plugin.
- */
+/* A window -> the programs that the engine would compile, as text, per platform; no plugin. */
 #ifndef TPU_TESTS_GOLDEN_LOWER_WINDOW_H_
 #define TPU_TESTS_GOLDEN_LOWER_WINDOW_H_
 

@@ -4,7 +4,7 @@
  *   tpu_golden print FOLDER   prints all cases with their programs of today, in full
  *   tpu_golden blocks FOLDER  the same, with the lowering's blocks that ran (blocks.h) before each
  *   tpu_golden lower FILE     prints the programs of one window (trace/print.h has the form)
- *   tpu_golden table          prints operation, lowering function, "internal" or "aten", op_db entries
+ *   tpu_golden table          prints operation, lowering, "internal" or "aten", op_db entries
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static tpu_status_t write_file(const golden_file_t* file) {
 
 static bool tell_blocks;
 
-/* A case that cannot be read (an older tree does not know its operation) is said, and passed over. */
+/* A case that cannot be read (an older tree lacks its operation) is said, and passed over. */
 static tpu_status_t print_file(const golden_file_t* file) {
   const char* name = strrchr(file->path, '/') + 1;
   for (size_t i = 0; i < file->count; ++i) {

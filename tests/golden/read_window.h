@@ -1,5 +1,5 @@
-/* Reads a window back from the text of tpu_window_print_whole (trace/print.h): what a test case or a
- * tool is given instead of a running engine.
+/* Reads a window back from the text of tpu_window_print_whole (trace/print.h): what a test case or
+ * a tool is given instead of a running engine.
  */
 #ifndef TPU_TESTS_GOLDEN_READ_WINDOW_H_
 #define TPU_TESTS_GOLDEN_READ_WINDOW_H_
