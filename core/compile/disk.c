@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include "base/log.h"
 #include "compile/compile_internal.h"
 
-enum { FORMAT_VERSION = 1, MOST_WRITES_BETWEEN_LOOKS = 64 };
+enum { FORMAT_VERSION = 2, MOST_WRITES_BETWEEN_LOOKS = 64 };
 static const char magic[8] = "TPUEXEC";
 
 /* A file is this header and the plugin's bytes. Little endian: no other hosts have plugins. */
@@ -23,7 +24,7 @@ typedef struct file_header_t {
   uint32_t header_size;
   tpu_digest_t key;       // a file that was renamed by hand is refused
   uint64_t size;          // of the bytes after the header
-  tpu_digest_t checksum;  // of the bytes after the header
+  tpu_digest_t checksum;  // of all of the file but this field
 } file_header_t;
 _Static_assert(sizeof(file_header_t) == 56, "the header has no padding");
 
@@ -119,29 +120,34 @@ static bool read_fully(int file, void* data, size_t size) {
   return true;
 }
 
-static tpu_digest_t checksum(const void* bytes, size_t size) {
+/* Of the header's fields in front of the checksum and of the bytes after the header. */
+static tpu_digest_t checksum(const file_header_t* header, const void* bytes) {
   tpu_digest_state_t state;
   tpu_digest_begin(&state);
-  tpu_digest_update(&state, bytes, size);
+  tpu_digest_update(&state, header, offsetof(file_header_t, checksum));
+  tpu_digest_update(&state, bytes, header->size);
   return tpu_digest_end(&state);
 }
 
 static bool same_digest(tpu_digest_t a, tpu_digest_t b) { return a.lo == b.lo && a.hi == b.hi; }
 
-static bool header_fits(const file_header_t* header, tpu_digest_t key, int64_t file_size) {
+/* A size beyond the whole cache's was not written here: memory for it is not even asked for. */
+static bool header_fits(const file_header_t* header, tpu_digest_t key, int64_t file_size,
+                        int64_t most) {
   return memcmp(header->magic, magic, sizeof(magic)) == 0 &&
          header->format_version == FORMAT_VERSION && header->header_size == sizeof(*header) &&
          same_digest(header->key, key) && header->size > 0 &&
-         file_size >= (int64_t)sizeof(*header) &&
+         file_size >= (int64_t)sizeof(*header) && header->size <= (uint64_t)most &&
          header->size == (uint64_t)file_size - sizeof(*header);
 }
 
-static tpui_disk_result_t read_file(int file, tpu_digest_t key, void** out_bytes,
+static tpui_disk_result_t read_file(int file, tpu_digest_t key, int64_t most, void** out_bytes,
                                     size_t* out_size) {
   struct stat info;
   file_header_t header;
   if (fstat(file, &info) != 0) return TPUI_DISK_MISS;
-  if (!read_fully(file, &header, sizeof(header)) || !header_fits(&header, key, info.st_size)) {
+  if (!read_fully(file, &header, sizeof(header)) ||
+      !header_fits(&header, key, info.st_size, most)) {
     return TPUI_DISK_REJECT;
   }
   tpu_status_t status = tpu_calloc(header.size, 1, out_bytes);
@@ -151,7 +157,7 @@ static tpui_disk_result_t read_file(int file, tpu_digest_t key, void** out_bytes
   }
   *out_size = header.size;
   if (read_fully(file, *out_bytes, header.size) &&
-      same_digest(checksum(*out_bytes, header.size), header.checksum)) {
+      same_digest(checksum(&header, *out_bytes), header.checksum)) {
     (void)futimens(file, NULL);  // last use, for eviction; root's files keep their time
     return TPUI_DISK_HIT;
   }
@@ -162,12 +168,12 @@ static tpui_disk_result_t read_file(int file, tpu_digest_t key, void** out_bytes
 }
 
 static tpui_disk_result_t read_entry(int folder, const tpui_disk_path_t* path, tpu_digest_t key,
-                                     void** out_bytes, size_t* out_size) {
+                                     int64_t most, void** out_bytes, size_t* out_size) {
   int file = -1;
   tpui_disk_open_t opened = tpui_disk_open_file(folder, path, &file);
   if (opened == TPUI_DISK_OPEN_REFUSED) return TPUI_DISK_REJECT;  // compiling will replace it
   if (opened != TPUI_DISK_OPEN_OK) return TPUI_DISK_MISS;
-  tpui_disk_result_t result = read_file(file, key, out_bytes, out_size);
+  tpui_disk_result_t result = read_file(file, key, most, out_bytes, out_size);
   (void)close(file);
   if (result == TPUI_DISK_REJECT) {
     tpu_log(TPU_LOG_CACHE, "deleting broken file %s", path->text.data);
@@ -186,7 +192,7 @@ tpui_disk_result_t tpui_disk_read(tpui_disk_cache_t* cache, tpu_digest_t key, vo
   tpui_disk_result_t result = TPUI_DISK_MISS;
   if (make_path(cache, key, &path) &&
       tpui_disk_open_folder(&path, false, &folder) == TPUI_DISK_OPEN_OK) {
-    result = read_entry(folder, &path, key, out_bytes, out_size);
+    result = read_entry(folder, &path, key, cache->limit, out_bytes, out_size);
     (void)close(folder);
   }
   tpu_strbuf_free(&path.text);
@@ -275,12 +281,10 @@ static void look_at_folder(const tpui_disk_cache_t* cache) {
 
 bool tpui_disk_write(tpui_disk_cache_t* cache, tpu_digest_t key, const void* bytes, size_t size) {
   if (cache->folder == NULL || (int64_t)size > cache->limit) return false;
-  file_header_t header = {.format_version = FORMAT_VERSION,
-                          .header_size = sizeof(header),
-                          .key = key,
-                          .size = size,
-                          .checksum = checksum(bytes, size)};
+  file_header_t header = {
+      .format_version = FORMAT_VERSION, .header_size = sizeof(header), .key = key, .size = size};
   memcpy(header.magic, magic, sizeof(magic));
+  header.checksum = checksum(&header, bytes);
   tpui_disk_path_t path;
   bool written = make_path(cache, key, &path) && write_entry(&path, &header, bytes);
   tpu_strbuf_free(&path.text);

@@ -48,6 +48,9 @@ bool tpu_test_check_code(const char* file, int line, const char* what, tpu_statu
  * of allocations that were made to fail. */
 int tpu_test_oom_sweep(const char* file, int line, tpu_status_t (*body)(void* arg), void* arg);
 
+/* Where a random test begins: the same in every run, or TORCH_TPU_TEST_SEED. Prints it. */
+uint64_t tpu_test_seed(void);
+
 /* A small random generator, the same everywhere: state must not be 0. */
 static inline uint64_t tpu_test_random(uint64_t* state) {
   uint64_t x = *state;

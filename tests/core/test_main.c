@@ -1,5 +1,6 @@
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -81,6 +82,14 @@ int tpu_test_oom_sweep(const char* file, int line, tpu_status_t (*body)(void* ar
   }
   tpu_test_fail(file, line, "still failing allocations after %d runs", LIMIT);
   return LIMIT;
+}
+
+uint64_t tpu_test_seed(void) {
+  const char* text = getenv("TORCH_TPU_TEST_SEED");
+  uint64_t seed = text != NULL ? strtoull(text, NULL, 0) : 0;
+  if (seed == 0) seed = 0x5eed5eed;
+  printf("  %s: TORCH_TPU_TEST_SEED=%llu\n", running, (unsigned long long)seed);
+  return seed;
 }
 
 static bool wanted(const char* name, int filter_count, char** filters) {
