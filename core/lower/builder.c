@@ -199,21 +199,31 @@ const char* tpui_text_combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t 
 
 /* --- operations --- */
 
-tpui_hlo_t tpui_value_make(tpui_builder_t* b, int32_t id, tpu_dtype_t dtype, int rank,
-                           const int64_t* sizes) {
+/* Later products of sizes are computed without asking: they fit because all bytes of a value do. */
+static bool type_ok(tpui_builder_t* b, tpu_dtype_t dtype, int rank, const int64_t* sizes) {
+  int64_t bytes = (int64_t)tpu_dtype_bytes(dtype);
   if (rank < 0 || rank > TPUI_MAX_HLO_RANK) {
     tpui_fail(b, TPU_UNIMPLEMENTED, "a tensor of %d dimensions is not supported", rank);
-    return tpui_harmless();
+  } else if (bytes == 0) {
+    tpui_fail(b, TPU_INTERNAL, "a value without a dtype");
   }
-  int64_t* copy = tpui_arena(b, (size_t)(rank > 0 ? rank : 1) * sizeof(int64_t));
-  if (copy == NULL) return tpui_harmless();
-  for (int i = 0; i < rank; ++i) {
-    copy[i] = sizes[i];
+  for (int i = 0; i < rank && tpui_ok(b); ++i) {
     if (sizes[i] < 0) {
       tpui_fail(b, TPU_INTERNAL, "negative size %lld", (long long)sizes[i]);
-      return tpui_harmless();
+    } else if (sizes[i] > 1 && __builtin_mul_overflow(bytes, sizes[i], &bytes)) {
+      tpui_fail(b, TPU_INVALID_ARGUMENT, "a tensor of sizes [%s] is too large",
+                tpui_text_ints(b, rank, sizes));
     }
   }
+  return tpui_ok(b);
+}
+
+tpui_hlo_t tpui_value_make(tpui_builder_t* b, int32_t id, tpu_dtype_t dtype, int rank,
+                           const int64_t* sizes) {
+  if (!tpui_ok(b) || !type_ok(b, dtype, rank, sizes)) return tpui_harmless();
+  int64_t* copy = tpui_arena(b, (size_t)(rank > 0 ? rank : 1) * sizeof(int64_t));
+  if (copy == NULL) return tpui_harmless();
+  if (rank > 0) memcpy(copy, sizes, (size_t)rank * sizeof(int64_t));
   return (tpui_hlo_t){.id = id, .dtype = dtype, .rank = rank, .sizes = copy};
 }
 

@@ -235,11 +235,18 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
                             const int* x_contract, const int* y_contract,
                             tpu_dtype_t result_dtype) {
   int64_t sizes[2 * TPUI_MAX_HLO_RANK];
+  uint64_t x_seen = 0, y_seen = 0;
   if (!same_dtypes(b, "dot_general", x, y)) return tpui_harmless();
   for (int i = 0; i < batch_count + contract_count; ++i) {
     int m = i < batch_count ? x_batch[i] : x_contract[i - batch_count];
     int n = i < batch_count ? y_batch[i] : y_contract[i - batch_count];
-    if (m < 0 || m >= x.rank || n < 0 || n >= y.rank || x.sizes[m] != y.sizes[n]) {
+    bool inside = m >= 0 && m < x.rank && n >= 0 && n < y.rank;
+    bool once = inside && (x_seen >> m & 1) == 0 && (y_seen >> n & 1) == 0;
+    if (once) {
+      x_seen |= (uint64_t)1 << m;
+      y_seen |= (uint64_t)1 << n;
+    }
+    if (!once || x.sizes[m] != y.sizes[n]) {
       tpui_fail(b, TPU_INTERNAL, "dot_general of [%s] and [%s]", tpui_text_ints(b, x.rank, x.sizes),
                 tpui_text_ints(b, y.rank, y.sizes));
       return tpui_harmless();

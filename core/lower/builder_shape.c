@@ -7,10 +7,17 @@ static bool equal_sizes(int rank, const int64_t* a, const int64_t* b) {
   return rank == 0 || memcmp(a, b, (size_t)rank * sizeof(int64_t)) == 0;
 }
 
+/* Of sizes that may be anything; -1 when it is not the element count of a tensor. A size of 0 makes
+ * it 0, however large the others are. */
 static int64_t product(int rank, const int64_t* sizes) {
   int64_t result = 1;
-  for (int i = 0; i < rank; ++i) result *= sizes[i];
-  return result;
+  bool empty = false, overflow = false;
+  for (int i = 0; i < rank; ++i) {
+    if (sizes[i] < 0) return -1;
+    empty = empty || sizes[i] == 0;
+    overflow = overflow || __builtin_mul_overflow(result, sizes[i], &result);
+  }
+  return empty ? 0 : overflow ? -1 : result;
 }
 
 static bool dim_ok(tpui_builder_t* b, const char* what, int dim, int rank) {
@@ -117,7 +124,8 @@ static tpui_hlo_t broadcast_ascending(tpui_builder_t* b, tpui_hlo_t x, int rank,
   for (int i = 0; i < x.rank; ++i) {
     if (!dim_ok(b, "broadcast", dims[i], rank)) return tpui_harmless();
     out_dims[i] = dims[i];
-    if (x.sizes[i] != 1 && x.sizes[i] != sizes[dims[i]]) {
+    bool twice = i > 0 && dims[i] == dims[i - 1];
+    if (twice || (x.sizes[i] != 1 && x.sizes[i] != sizes[dims[i]])) {
       tpui_fail(b, TPU_INTERNAL, "broadcast of [%s] to [%s]", tpui_text_ints(b, x.rank, x.sizes),
                 tpui_text_ints(b, rank, sizes));
       return tpui_harmless();
@@ -214,7 +222,7 @@ tpui_hlo_t tpui_slice(tpui_builder_t* b, tpui_hlo_t x, const int64_t* starts, co
                 (long long)x.sizes[i]);
       return tpui_harmless();
     }
-    sizes[i] = (limits[i] - starts[i] + ones[i] - 1) / ones[i];
+    sizes[i] = limits[i] > starts[i] ? (limits[i] - starts[i] - 1) / ones[i] + 1 : 0;
     whole = whole && sizes[i] == x.sizes[i];
   }
   if (!tpui_ok(b) || whole) return x;
@@ -234,9 +242,25 @@ tpui_hlo_t tpui_slice_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t star
   return tpui_slice(b, x, starts, limits, NULL);
 }
 
+/* Starts are integers of rank 0 and of one dtype; the slice fits into x. */
+static bool starts_ok(tpui_builder_t* b, const char* what, tpui_hlo_t x, const tpui_hlo_t* starts,
+                      const int64_t* slice) {
+  for (int i = 0; i < x.rank && tpui_ok(b); ++i) {
+    if (starts[i].rank != 0 || starts[i].dtype != starts[0].dtype || starts[i].dtype == TPU_BOOL ||
+        !tpu_dtype_is_integral(starts[i].dtype)) {
+      tpui_fail(b, TPU_INTERNAL, "%s: start %d is no integer", what, i);
+    } else if (slice[i] < 0 || slice[i] > x.sizes[i]) {
+      tpui_fail(b, TPU_INTERNAL, "%s of [%s] in [%s]", what, tpui_text_ints(b, x.rank, slice),
+                tpui_text_ints(b, x.rank, x.sizes));
+    }
+  }
+  return tpui_ok(b);
+}
+
 tpui_hlo_t tpui_dynamic_slice(tpui_builder_t* b, tpui_hlo_t x, const tpui_hlo_t* starts,
                               const int64_t* sizes) {
   tpui_hlo_t operands[TPUI_MAX_HLO_RANK + 1];
+  if (!starts_ok(b, "dynamic_slice", x, starts, sizes)) return tpui_harmless();
   operands[0] = x;
   for (int i = 0; i < x.rank; ++i) operands[1 + i] = starts[i];
   return tpui_raw(b, "stablehlo.dynamic_slice", 1 + x.rank, operands,
@@ -247,6 +271,14 @@ tpui_hlo_t tpui_dynamic_slice(tpui_builder_t* b, tpui_hlo_t x, const tpui_hlo_t*
 tpui_hlo_t tpui_dynamic_update_slice(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t update,
                                      const tpui_hlo_t* starts) {
   tpui_hlo_t operands[TPUI_MAX_HLO_RANK + 2];
+  if (tpui_ok(b) && (update.rank != x.rank || update.dtype != x.dtype)) {
+    tpui_fail(b, TPU_INTERNAL, "update of %s[%s] by %s[%s]", tpu_dtype_name(x.dtype),
+              tpui_text_ints(b, x.rank, x.sizes), tpu_dtype_name(update.dtype),
+              tpui_text_ints(b, update.rank, update.sizes));
+  }
+  if (!tpui_ok(b) || !starts_ok(b, "dynamic_update_slice", x, starts, update.sizes)) {
+    return tpui_harmless();
+  }
   operands[0] = x;
   operands[1] = update;
   for (int i = 0; i < x.rank; ++i) operands[2 + i] = starts[i];
@@ -254,24 +286,52 @@ tpui_hlo_t tpui_dynamic_update_slice(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t
                   x.rank, x.sizes);
 }
 
+/* A padded size; -1 when it is none. */
+static int64_t padded_size(int64_t size, int64_t low, int64_t high, int64_t inner) {
+  int64_t gaps = 0, result = 0;
+  if (inner < 0 || (size > 1 && __builtin_mul_overflow(size - 1, inner, &gaps)) ||
+      __builtin_add_overflow(size, gaps, &result) || __builtin_add_overflow(result, low, &result) ||
+      __builtin_add_overflow(result, high, &result)) {
+    return -1;
+  }
+  return result;
+}
+
 tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
                     const int64_t* high, const int64_t* interior) {
   int64_t sizes[TPUI_MAX_HLO_RANK], inner[TPUI_MAX_HLO_RANK];
   bool nothing = true;
-  for (int i = 0; i < x.rank; ++i) {
+  for (int i = 0; i < x.rank && tpui_ok(b); ++i) {
     inner[i] = interior != NULL ? interior[i] : 0;
-    int64_t gaps = x.sizes[i] > 1 ? (x.sizes[i] - 1) * inner[i] : 0;
-    sizes[i] = x.sizes[i] + gaps + low[i] + high[i];
-    nothing = nothing && low[i] == 0 && high[i] == 0 && gaps == 0;
-    if (sizes[i] < 0) sizes[i] = 0;
+    sizes[i] = padded_size(x.sizes[i], low[i], high[i], inner[i]);
+    nothing = nothing && low[i] == 0 && high[i] == 0 && (inner[i] == 0 || x.sizes[i] <= 1);
+    if (sizes[i] < 0 || value.rank != 0) {
+      tpui_fail(b, TPU_INTERNAL, "pad of size %lld by %lld, %lld and %lld in between",
+                (long long)x.sizes[i], (long long)low[i], (long long)high[i], (long long)inner[i]);
+    }
   }
-  if (!tpui_ok(b) || nothing) return x;
+  if (!tpui_ok(b)) return tpui_harmless();
+  if (nothing) return x;
   tpui_hlo_t operands[2] = {x, tpui_convert(b, value, x.dtype)};
   const char* attributes =
       tpui_text(b, "edge_padding_low = %s, edge_padding_high = %s, interior_padding = %s",
                 tpui_text_array(b, x.rank, low), tpui_text_array(b, x.rank, high),
                 tpui_text_array(b, x.rank, inner));
   return tpui_raw(b, "stablehlo.pad", 2, operands, attributes, "", x.dtype, x.rank, sizes);
+}
+
+/* A part has the sizes of the first one, except along `dim`. */
+static bool part_ok(tpui_builder_t* b, tpui_hlo_t first, tpui_hlo_t part, int dim) {
+  bool same = part.rank == first.rank && part.dtype == first.dtype;
+  for (int i = 0; i < first.rank && same; ++i) {
+    same = i == dim || part.sizes[i] == first.sizes[i];
+  }
+  if (!same) {
+    tpui_fail(b, TPU_INTERNAL, "concatenate of %s[%s] and %s[%s] along %d",
+              tpu_dtype_name(first.dtype), tpui_text_ints(b, first.rank, first.sizes),
+              tpu_dtype_name(part.dtype), tpui_text_ints(b, part.rank, part.sizes), dim);
+  }
+  return same;
 }
 
 tpui_hlo_t tpui_concatenate(tpui_builder_t* b, int count, const tpui_hlo_t* parts, int dim) {
@@ -281,10 +341,13 @@ tpui_hlo_t tpui_concatenate(tpui_builder_t* b, int count, const tpui_hlo_t* part
     tpui_fail(b, TPU_INTERNAL, "concatenate of nothing");
     return tpui_harmless();
   }
-  if (count == 1) return parts[0];
   if (!dim_ok(b, "concatenate", dim, parts[0].rank)) return tpui_harmless();
+  if (count == 1) return parts[0];
   memcpy(sizes, parts[0].sizes, (size_t)parts[0].rank * sizeof(int64_t));
-  for (int i = 1; i < count; ++i) sizes[dim] += parts[i].rank > dim ? parts[i].sizes[dim] : 0;
+  for (int i = 1; i < count; ++i) {
+    if (!part_ok(b, parts[0], parts[i], dim)) return tpui_harmless();
+    if (__builtin_add_overflow(sizes[dim], parts[i].sizes[dim], &sizes[dim])) sizes[dim] = -1;
+  }
   return tpui_raw(b, "stablehlo.concatenate", count, parts,
                   tpui_text(b, "dimension = %d : i64", dim), "", parts[0].dtype, parts[0].rank,
                   sizes);
@@ -292,8 +355,14 @@ tpui_hlo_t tpui_concatenate(tpui_builder_t* b, int count, const tpui_hlo_t* part
 
 tpui_hlo_t tpui_reverse(tpui_builder_t* b, tpui_hlo_t x, int count, const int* dims) {
   int64_t order[TPUI_MAX_HLO_RANK];
+  uint64_t seen = 0;
   for (int i = 0; i < count; ++i) {
     if (!dim_ok(b, "reverse", dims[i], x.rank)) return tpui_harmless();
+    if (seen >> dims[i] & 1) {
+      tpui_fail(b, TPU_INTERNAL, "reverse: dimension %d twice", dims[i]);
+      return tpui_harmless();
+    }
+    seen |= (uint64_t)1 << dims[i];
     order[i] = dims[i];
   }
   if (count == 0) return x;
