@@ -20,7 +20,7 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test bench bench-jax build build-tests wheel clean distclean venv check format ctest ctest-all \
-  golden asan tsan pytest
+  golden asan tsan tidy pytest
 .DELETE_ON_ERROR:
 
 run: build
@@ -58,13 +58,26 @@ test:
 venv: $(VENV)/.test
 	@:
 
-check: build $(VENV)/.test
+check: build build/tests/build.ninja
 	$(PY) tools/check_layering.py
 	$(PY) tools/gen_env_docs.py --check
 	$(PY) tools/count_lines.py
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+	$(call clang-tidy,quick)
+
+# clang-tidy over core/; a minute of one core with the analyzer.
+tidy: build/tests/build.ninja
+	$(call clang-tidy,all,--checks=$(ANALYZER))
+
+ANALYZER = clang-analyzer-core.*,clang-analyzer-deadcode.*,clang-analyzer-unix.*
+
+# $(call clang-tidy,NAME,FLAGS): shows the log, which says much about progress, only on failure.
+define clang-tidy
+@find core -name '*.c' | xargs -P $(TEST_WORKERS) -n 10 $(BIN)/clang-tidy -p build/tests --quiet $(2) \
+  >build/tidy_$(1).log 2>&1 || { grep -v 'Processing file\|warnings generated' build/tidy_$(1).log; exit 1; }
+endef
 
 format: $(VENV)/.test
 	$(BIN)/ruff format --quiet .
@@ -78,7 +91,7 @@ C_TESTS      = tests/core/tpu_core_tests
 
 $(TEST_BUILDS:=/build.ninja): build/%/build.ninja: $(VENV)/.test
 	@$(CMAKE) -S . -B build/$* -DTPU_BUILD_SHIM=OFF -DTPU_BUILD_TESTS=ON $(OPTIONS_$*) \
-	  -DPython_EXECUTABLE=$(abspath $(PY)) --log-level=WARNING
+	  --log-level=WARNING
 	@touch $@
 
 # Some C tests run what the core writes on XLA's CPU plugin as well.

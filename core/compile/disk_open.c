@@ -60,8 +60,8 @@ static tpui_disk_open_t open_checked(int folder, const char* name, int flags, mo
   return fault != NULL ? refuse(out_file, path, fault) : TPUI_DISK_OPEN_OK;
 }
 
-tpui_disk_open_t tpui_disk_open_root(const char* root, int* out_folder) {
-  return open_checked(AT_FDCWD, root, O_DIRECTORY, S_IFDIR, root, out_folder);
+tpui_disk_open_t tpui_disk_open_root(const char* folder, int* out_folder) {
+  return open_checked(AT_FDCWD, folder, O_DIRECTORY, S_IFDIR, folder, out_folder);
 }
 
 /* Makes a folder and its parents, for the user alone. */

@@ -1,6 +1,7 @@
 /* Making a variant: partition -> lower -> compile, for one window. */
 #include "engine/plan.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,7 +21,7 @@ typedef struct maker_t {
 
 /* Numbers that a program is worth specialising for: they let XLA drop or simplify work. */
 static bool is_plain(double number) {
-  return number != number || number - number != 0 ||
+  return !isfinite(number) ||
          (number >= -8 && number <= 8 && number * 2 == (double)(int)(number * 2));
 }
 

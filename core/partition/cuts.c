@@ -21,17 +21,17 @@ typedef struct cutter_t {
   uint32_t cut_count;
 } cutter_t;
 
-uint64_t tpu_partition_signature(const tpu_window_t* w, uint32_t index) {
+uint64_t tpu_partition_signature(const tpu_window_t* window, uint32_t record) {
   tpu_record_t r;
-  tpu_window_record(w, index, &r);
-  const uint32_t* words = w->words + w->record_words[index];
+  tpu_window_record(window, record, &r);
+  const uint32_t* words = window->words + window->record_words[record];
   uint64_t hash = tpu_hash_bytes(words, TPU_RECORD_HEADER_WORDS * sizeof(uint32_t), 0);
   for (int k = 0; k < r.operand_count; ++k) {
     uint32_t ref = tpu_record_ref(&r, k);
     bool scalar = tpu_ref_kind(ref) == TPU_REF_SCALAR;
     uint32_t what = scalar ? ref : (ref & TPU_REF_VIEW_BIT) | (tpu_ref_kind(ref) == TPU_REF_NONE);
     hash = tpu_hash_mix(hash, (uint64_t)what << 32 | tpu_record_view(&r, k));
-    hash = tpu_hash_mix(hash, tpu_window_ref_meta(w, ref));
+    hash = tpu_hash_mix(hash, tpu_window_ref_meta(window, ref));
   }
   for (int k = 0; k < r.result_count; ++k) hash = tpu_hash_mix(hash, r.results[k]);
   return hash;
