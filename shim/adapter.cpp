@@ -21,13 +21,12 @@
 #include "debug_checks.h"
 #include "fallback.h"
 #include "generator.h"
+#include "hot.h"
 #include "meta_query.h"
 #include "number_checks.h"
 #include "record.h"
 
 namespace tpu_shim {
-
-namespace {
 
 // What an argument becomes.
 enum class Kind : uint8_t {
@@ -44,6 +43,8 @@ enum class Kind : uint8_t {
   kSkip,         // layout, device, pin_memory
   kUnsupported,  // no place in the table's rule
 };
+
+namespace {
 
 c10::TypePtr strip_optional(c10::TypePtr type) {
   if (auto optional = type->cast<c10::OptionalType>()) return optional->getElementType();
@@ -522,9 +523,9 @@ c10::OperatorName operator_name(const std::string& text) {
 }
 
 // Plans are made at an overload's first call: import stays cheap.
-class Kernel final : public c10::OperatorKernel {
+class BoxedKernel final : public c10::OperatorKernel {
  public:
-  explicit Kernel(tpu_op_t row) : row_(row) {}
+  explicit BoxedKernel(tpu_op_t row) : row_(row) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     Overload* plan = plan_.load(std::memory_order_acquire);
     if (C10_UNLIKELY(plan == nullptr)) plan = make(op);
@@ -544,6 +545,15 @@ class Kernel final : public c10::OperatorKernel {
   std::atomic<Overload*> plan_{nullptr};
 };
 
+// Overloads whose rows are not MANUAL, and that a file of the shim registers all the same.
+bool has_own_kernel(const std::string& name) {
+  for (const char* own : {"index.Tensor", "_index_put_impl_", "nonzero", "masked_select",
+                          "convolution_backward_overrideable"}) {
+    if (name == own) return true;
+  }
+  return has_hot_kernel(name);
+}
+
 // Registered once per overload, except what other files of the shim register themselves.
 void register_row(torch::Library& m, tpu_op_t row) {
   const tpu_op_info_t* info = tpu_op_info(row);
@@ -559,7 +569,8 @@ void register_row(torch::Library& m, tpu_op_t row) {
       unregistered().push_back(name +
                                ": composite with autograd of its parts; a kernel would lose it");
     } else {
-      m.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(row)));
+      m.impl(name.c_str(),
+             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(row)));
     }
   }
 }

@@ -36,9 +36,6 @@ at::Tensor run_unboxed(Overload* o, Args&&... args) {
 // Names in the table that the adapter could not register, each with the reason. For tests.
 const std::vector<std::string>& unregistered_ops();
 
-// True for overloads that have a kernel of their own in another file of the shim.
-bool has_own_kernel(const std::string& name);
-
 // Writes `result` to an out= argument as PyTorch does: checks that the dtype can be cast, resizes
 // if the shape differs (with PyTorch's warning), keeps the caller's strides.
 void write_out(const at::Tensor& result, const at::Tensor& out);

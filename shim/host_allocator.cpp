@@ -39,7 +39,7 @@ void free_block(void* pointer) {
   std::free(pointer);
 }
 
-struct Allocator final : at::HostAllocator {
+struct HostAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
     if (nbytes == 0) return {nullptr, nullptr, &free_block, c10::Device(c10::kCPU)};
     const size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -82,12 +82,12 @@ struct Allocator final : at::HostAllocator {
   }
 };
 
-Allocator g_allocator;
-REGISTER_HOST_ALLOCATOR(kTpu, &g_allocator);
+HostAllocator g_host_allocator;
+REGISTER_HOST_ALLOCATOR(kTpu, &g_host_allocator);
 
 }  // namespace
 
-at::HostAllocator* host_allocator() { return &g_allocator; }
+at::HostAllocator* host_allocator() { return &g_host_allocator; }
 
 bool is_pinned(const void* pointer) {
   Blocks& all = blocks();
