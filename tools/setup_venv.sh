@@ -31,8 +31,20 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Pyth
     fail "Python's venv module is missing. Run: sudo apt-get install python3-venv"
 }
 
+# pip in short lines: what it downloads and installs, and all it said if it fails.
 pip_install() {
-  "$venv/bin/python" -m pip install -qq --disable-pip-version-check "$@"
+  {
+    PYTHONUNBUFFERED=1 "$venv/bin/python" -m pip install --progress-bar off \
+      --disable-pip-version-check "$@" 2>&1 || echo "make: pip failed"
+  } | awk '
+    { said = said $0 "\n" }
+    /^ *(Downloading|Using cached) / && !/\.metadata/ {
+      sub(/^ *Downloading /, "downloads "); sub(/^ *Using cached /, "has "); sub(/[^ ]*\//, "")
+      sub(/-[^ ]*\.whl/, ""); print "  " $0; fflush()
+    }
+    /^Installing/ { sub(/^Installing collected packages:/, "installs"); print "  " $0; fflush() }
+    /^make: pip failed/ { failed = 1 }
+    END { if (failed) { printf "%s", said > "/dev/stderr"; exit 1 } }'
 }
 
 # The plain name may mean a CUDA build of several GB: take the CPU build from wherever pip is
