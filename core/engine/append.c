@@ -9,7 +9,8 @@ tpu_status_t tpui_record_internal(tpu_engine_t* e, tpu_op_t op, int operand_coun
   if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
   for (int k = 0; k < operand_count; ++k) {
     const tpu_value_t* value = operands[k].value;
-    if (value != NULL && value->state == TPU_VALUE_FAILED) return tpu_status_copy(value->error);
+    if (value != NULL && value->state == TPU_VALUE_FAILED)
+      return tpu_status_copy(value->failed.error);
   }
   TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, operand_count, 1));
   for (int k = 0; k < operand_count; ++k) {

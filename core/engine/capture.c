@@ -165,13 +165,13 @@ static void add_results(builder_t* b, int count, const tpu_operand_t* results) {
     const tpu_storage_t* storage = results[k].storage;
     const tpu_value_t* value = storage->value;
     if (value == NULL || value->state != TPU_VALUE_RECORDED ||
-        value->number < b->capture->first_value) {
+        value->pending.number < b->capture->first_value) {
       b->obstacle = "a result was not computed by it";
     } else if (!tpui_storage_is_whole(storage, results[k].view, results[k].offset)) {
       b->obstacle = "a result is a part of another tensor";
     } else {
       t->result_views[t->result_count] = results[k].view;
-      t->results[t->result_count++] = value->number - b->capture->first_value;
+      t->results[t->result_count++] = value->pending.number - b->capture->first_value;
     }
   }
 }

@@ -186,6 +186,7 @@ typedef struct tpu_engine_stats_t {
   int64_t window_hits;   // of these, already planned
   int64_t window_plans;  // planned anew
   int64_t launches;      // programs executed
+  int64_t awaits;        // contents that syncs waited for
 } tpu_engine_stats_t;
 void tpu_engine_stats(const tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
 

@@ -1,13 +1,12 @@
 #include "engine/errors.h"
 
-#include <string.h>
-
-void tpui_keep_pending(tpu_engine_t* e, tpu_status_t error) {
-  if (e->pending_error == NULL) {
-    e->pending_error = error;
-  } else {
+void tpui_keep_pending(tpu_engine_t* e, tpu_status_t error, uint64_t job) {
+  if (e->pending_error != NULL) {
     tpu_status_free(error);
+    return;
   }
+  e->pending_error = error;
+  e->pending_job = job;
 }
 
 tpu_status_t tpui_take_pending(tpu_engine_t* e) {
@@ -16,11 +15,6 @@ tpu_status_t tpui_take_pending(tpu_engine_t* e) {
   return error;
 }
 
-void tpui_told(tpu_engine_t* e, tpu_status_t error) {
-  if (e->pending_error == NULL || tpu_status_code(error) != tpu_status_code(e->pending_error) ||
-      strcmp(tpu_status_message(error), tpu_status_message(e->pending_error)) != 0) {
-    return;
-  }
-  tpu_status_free(e->pending_error);
-  e->pending_error = NULL;
+void tpui_told(tpu_engine_t* e, const tpu_value_t* value) {
+  if (e->pending_job == value->failed.job) tpu_status_free(tpui_take_pending(e));
 }

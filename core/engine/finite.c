@@ -40,7 +40,7 @@ bool tpui_inputs_finite(const tpu_window_t* window, const tpu_job_t* job) {
   for (uint32_t i = 0; finite && i < job->external_count; ++i) {
     const tpu_value_t* value = job->externals[i];
     if (value->state != TPU_VALUE_READY) return false;  // the job itself tells that failure
-    tpu_status_t status = buffer_finite(value->buffer, value->meta, &finite);
+    tpu_status_t status = buffer_finite(value->ready.buffer, value->meta, &finite);
     if (status != NULL) finite = false;
     tpu_status_free(status);
   }

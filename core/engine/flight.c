@@ -13,7 +13,6 @@
 struct tpui_flight_t {
   tpu_queue_item_t item;
   tpu_engine_t* engine;
-  uint64_t serial;
   tpui_variant_t* variant;  // borrowed; in_flight keeps it
   tpui_plan_t* plan;
   tpu_job_t job;
@@ -80,17 +79,20 @@ static void fill_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
                         tpui_variant_t* variant, const uint8_t* dead) {
   tpu_recorder_t* r = &e->recorder;
   f->engine = e;
-  f->serial = ++e->flight_serial;
+  f->job.serial = f->job.failed_job = ++e->job_serial;
   f->plan = plan;
   f->variant = variant;
   copy_array(f->values, r->values, r->value_count * sizeof(void*));
   for (size_t v = 0; v < r->value_count; ++v) {
     if (f->values[v] == NULL) continue;
-    f->values[v]->slot = &f->values[v];
+    f->values[v]->pending.slot = &f->values[v];
     f->values[v]->state = TPU_VALUE_LAUNCHED;
   }
   copy_array(f->job.externals, r->externals, r->external_count * sizeof(void*));
-  for (size_t i = 0; i < r->external_count; ++i) tpu_value_retain(r->externals[i]);
+  for (size_t i = 0; i < r->external_count; ++i) {
+    tpu_value_retain(r->externals[i]);
+    if (dead[i]) tpu_value_set_given(&e->pool, r->externals[i], true);
+  }
   copy_array((void*)f->job.slots, r->slots, r->slot_count * sizeof(tpu_slot_t));
   copy_array((void*)f->job.external_dead, dead, r->external_count);
   copy_array(f->undo, e->undo, e->undo_count * sizeof(tpui_undo_t));
@@ -103,7 +105,6 @@ static void fill_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
   f->job.value_count = (uint32_t)r->value_count;
   f->job.launches = 0;
   f->job.error = NULL;
-  f->job.inherited = false;
 }
 
 tpu_status_t tpui_flight_load(tpu_engine_t* e, tpui_plan_t* plan, tpui_variant_t* variant,
@@ -125,7 +126,7 @@ static bool adopt_buffer(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buff
                          tpu_value_t** out_value) {
   tpu_status_t status = tpu_value_create(&e->pool, meta, out_value);
   if (status == NULL) {
-    tpu_value_fulfil(*out_value, buffer);
+    tpu_value_fulfil(&e->pool, *out_value, buffer);
     return true;
   }
   tpu_status_free(status);
@@ -137,7 +138,7 @@ static bool adopt_buffer(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buff
 static tpu_value_t* former_value(tpui_flight_t* f, const tpui_undo_t* undo) {
   tpu_value_t* old = undo->old != NULL ? undo->old : f->values[undo->old_number];
   if (old != NULL) {
-    if (old->state != TPU_VALUE_READY || !tpu_buffer_has_content(old->buffer)) return NULL;
+    if (old->state != TPU_VALUE_READY || !tpu_buffer_has_content(old->ready.buffer)) return NULL;
     tpu_value_retain(old);
     return old;
   }
@@ -150,15 +151,27 @@ static tpu_value_t* former_value(tpui_flight_t* f, const tpui_undo_t* undo) {
   return old;
 }
 
-/* Goes back from the failed content to the newest that is there. */
-static void restore_storage(tpui_flight_t* f, tpu_storage_t* storage) {
-  tpu_engine_t* e = f->engine;
-  uint32_t number = storage->value->number;
-  for (size_t i = f->undo_count; i-- > 0;) {
+/* Finds the storages whose content failed. While values and entries are as before the landing. */
+static void mark_lost(tpui_flight_t* f) {
+  for (size_t i = 0; i < f->undo_count; ++i) {
     tpui_undo_t* undo = &f->undo[i];
-    if (undo->storage != storage->serial || undo->number != number) continue;
+    const tpu_value_t* value = f->values[undo->number];
+    undo->lost = value != NULL && f->job.buffers[undo->number] == NULL &&
+                 undo->storage->serial == undo->serial && undo->storage->value == value;
+  }
+}
+
+/* Goes back from the failed content, of entry `last`, to the newest that is there. */
+static void restore_storage(tpui_flight_t* f, size_t last) {
+  tpu_engine_t* e = f->engine;
+  tpu_storage_t* storage = f->undo[last].storage;
+  uint32_t number = f->undo[last].number;
+  for (size_t i = last + 1; i-- > 0;) {
+    tpui_undo_t* undo = &f->undo[i];
+    if (undo->serial != storage->serial || undo->number != number) continue;
     tpu_value_t* old = former_value(f, undo);
     if (old != NULL) {
+      tpu_value_set_given(&e->pool, old, false);
       tpu_value_release(&e->pool, storage->value);
       tpui_storage_set(storage, old);
       return;
@@ -168,30 +181,32 @@ static void restore_storage(tpui_flight_t* f, tpu_storage_t* storage) {
   }
 }
 
-static void restore_storages(tpui_flight_t* f) {
-  tpu_engine_t* e = f->engine;
-  for (size_t i = 0; i < e->storage_slab_count * TPUI_SLAB_STORAGES; ++i) {
-    tpu_storage_t* storage = &e->storage_slabs[i / TPUI_SLAB_STORAGES][i % TPUI_SLAB_STORAGES];
-    tpu_value_t* value = storage->value;
-    // Only values of this very flight: others were restored, or belong to a later one.
-    if (value == NULL || value->state != TPU_VALUE_FAILED || value->flight != f->serial) continue;
-    restore_storage(f, storage);
-  }
-}
-
 /* Every value that is still held gets its buffer or the error. Entries of failed ones turn NULL. */
 static void hand_out(tpui_flight_t* f) {
   for (uint32_t v = 0; v < f->job.value_count; ++v) {
     tpu_value_t* value = f->values[v];
     if (value == NULL) continue;
     if (f->job.buffers[v] != NULL) {
-      tpu_value_fulfil(value, f->job.buffers[v]);
+      tpu_value_fulfil(&f->engine->pool, value, f->job.buffers[v]);
       f->job.buffers[v] = NULL;
     } else {
-      tpu_value_fail(value, tpu_status_copy(f->job.error));
-      value->flight = f->serial;
+      tpu_value_fail(value, tpu_status_copy(f->job.error), f->job.failed_job);
       f->values[v] = NULL;
     }
+  }
+}
+
+static void fail_flight(tpui_flight_t* f) {
+  mark_lost(f);
+  hand_out(f);
+  for (size_t i = 0; i < f->undo_count; ++i) {
+    if (f->undo[i].lost) restore_storage(f, i);
+  }
+  // An inherited failure was pending before, and the user may have been told since.
+  if (f->job.failed_job == f->job.serial) {
+    tpui_keep_pending(f->engine, f->job.error, f->job.serial);
+  } else {
+    tpu_status_free(f->job.error);
   }
 }
 
@@ -199,15 +214,10 @@ static void hand_out(tpui_flight_t* f) {
 static void finish(tpui_flight_t* f) {
   tpu_engine_t* e = f->engine;
   e->stats.launches += f->job.launches;
-  hand_out(f);
-  if (TPU_UNLIKELY(f->job.error != NULL)) {
-    restore_storages(f);
-    // An inherited failure was pending before, and the user may have been told since.
-    if (f->job.inherited) {
-      tpu_status_free(f->job.error);
-    } else {
-      tpui_keep_pending(e, f->job.error);
-    }
+  if (TPU_LIKELY(f->job.error == NULL)) {
+    hand_out(f);
+  } else {
+    fail_flight(f);
   }
   for (uint32_t v = 0; v < f->job.value_count; ++v) tpu_buffer_release(f->job.buffers[v]);
   for (size_t i = 0; i < f->undo_count; ++i) {

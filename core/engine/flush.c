@@ -122,18 +122,19 @@ tpu_status_t tpui_flush(tpu_engine_t* e) {
   return NULL;
 }
 
-/* Waits for the content of all storages and gives the first error that nobody was told. Devices may
- * accept a program and fail it later. Gives the lock up while it waits. */
+/* Waits for all content that is there and gives the first error that nobody was told. Devices may
+ * accept a program and fail it later. Gives the lock up while it waits; what others add meanwhile is
+ * newer, so that it need not be waited for. */
 static tpu_status_t await_contents(tpu_engine_t* e) {
   tpu_status_t result = NULL;
-  for (size_t i = 0; i < e->storage_slab_count * TPUI_SLAB_STORAGES; ++i) {
-    tpu_value_t* value = e->storage_slabs[i / TPUI_SLAB_STORAGES][i % TPUI_SLAB_STORAGES].value;
-    if (value == NULL || value->state != TPU_VALUE_READY || value->awaited) continue;
+  for (size_t left = e->pool.unawaited_count; left > 0 && e->pool.oldest != NULL; --left) {
+    tpu_value_t* value = e->pool.oldest;
+    ++e->stats.awaits;
     tpu_value_retain(value);
     tpu_mutex_unlock(&e->lock);
-    tpu_status_t status = tpu_buffer_await(value->buffer);
+    tpu_status_t status = tpu_buffer_await(value->ready.buffer);
     tpu_mutex_lock(&e->lock);
-    value->awaited = true;
+    tpu_value_set_awaited(&e->pool, value);
     tpu_value_release(&e->pool, value);
     if (result == NULL) {
       result = status;

@@ -15,8 +15,6 @@
 #include "trace/memo.h"
 #include "trace/recorder.h"
 
-#define TPUI_SLAB_STORAGES 256
-
 struct tpu_storage_t {
   _Atomic int32_t refs;  // any thread
   tpu_engine_t* engine;
@@ -30,10 +28,12 @@ struct tpu_storage_t {
 
 /* What a storage held before a record of this window wrote it: the way back if the record fails. */
 typedef struct tpui_undo_t {
-  uint64_t storage;     // serial
-  uint32_t number;      // window number of the value that replaced it
-  tpu_value_t* old;     // READY and retained, or NULL when it was a result of this window ...
+  tpu_storage_t* storage;  // not held: gone when it has another serial by then
+  uint64_t serial;
+  tpu_value_t* old;     // of another window and retained, or NULL for a result of this window ...
   uint32_t old_number;  // ... with this number
+  uint32_t number;      // window number of the value that replaced it
+  bool lost;            // that value failed, and the storage still holds it
 } tpui_undo_t;
 
 /* Records after which a window without a sync is searched for a loop. */
@@ -75,12 +75,13 @@ struct tpu_engine_t {
   uint8_t* flags;  // scratch of a flush: live values, then dead externals
   size_t flags_capacity;
   tpu_queue_t* queue;
-  pthread_cond_t landed;   // a queued flight finished
-  int in_flight;           // queued and not finished
-  uint64_t flight_serial;  // of the newest flight
+  pthread_cond_t landed;  // a queued flight finished
+  int in_flight;          // queued and not finished
+  uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;
 
   tpu_status_t pending_error;  // of a launch that nobody has been told about
+  uint64_t pending_job;        // serial of its job
   tpu_engine_stats_t stats;
 };
 

@@ -5,7 +5,7 @@
 #include "engine/errors.h"
 #include "engine/watch.h"
 
-#define SLAB_STORAGES TPUI_SLAB_STORAGES
+#define SLAB_STORAGES 256
 
 static tpu_status_t grow_storages(tpu_engine_t* e) {
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->storage_slabs, &e->storage_slab_capacity,
@@ -135,13 +135,13 @@ static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t 
   TPU_RETURN_IF_ERROR(
       tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1, sizeof(tpui_undo_t)));
   tpu_value_t* old = storage->value;
-  tpui_undo_t undo = {.storage = storage->serial, .number = number};
+  tpui_undo_t undo = {.storage = storage, .serial = storage->serial, .number = number};
   if (old->state != TPU_VALUE_RECORDED) {
     undo.old = old;
     tpu_value_retain(old);
     ++old->undo_refs;
   } else {
-    undo.old_number = old->number;
+    undo.old_number = old->pending.number;
   }
   e->undo[e->undo_count++] = undo;
   return NULL;
@@ -152,7 +152,7 @@ tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value, bool 
   if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_bound(e, storage);
   if (undoable && storage->value != NULL && storage->value->state != TPU_VALUE_FAILED &&
       value->state == TPU_VALUE_RECORDED) {
-    tpu_status_t status = push_undo(e, storage, value->number);
+    tpu_status_t status = push_undo(e, storage, value->pending.number);
     if (TPU_UNLIKELY(status != NULL)) {
       tpu_value_release(&e->pool, value);
       return status;
@@ -226,8 +226,8 @@ tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, con
       TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(storage, operand->view));
     }
     if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_FAILED)) {
-      tpui_told(storage->engine, storage->value->error);
-      return tpu_status_annotate(tpu_status_copy(storage->value->error),
+      tpui_told(storage->engine, storage->value);
+      return tpu_status_annotate(tpu_status_copy(storage->value->failed.error),
                                  "%s reads a tensor whose computation failed", reader);
     }
   }

@@ -25,8 +25,8 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
   *out_offset = 0;
   tpu_value_t* value = storage->value;
   if (value->state == TPU_VALUE_FAILED) {
-    tpui_told(e, value->error);
-    return tpu_status_copy(value->error);
+    tpui_told(e, value);
+    return tpu_status_copy(value->failed.error);
   }
   if (is_piece(value, tensor)) {
     *out_offset = tensor->offset * (int64_t)tpu_dtype_bytes(view->dtype);
@@ -62,8 +62,8 @@ static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, vo
   tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(e) : NULL;
   if (status == NULL) tpui_wait_value(e, value);
   if (status == NULL && value->state == TPU_VALUE_FAILED) {
-    status = tpu_status_copy(value->error);
-    tpui_told(e, value->error);
+    status = tpu_status_copy(value->failed.error);
+    tpui_told(e, value);
   }
   if (status == NULL) {
     *out_value = value;
@@ -82,9 +82,9 @@ tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, 
   tpu_mutex_unlock(&engine->lock);
   if (status != NULL || value == NULL) return status;
   // The copy itself needs no lock: the value is held, so that no program may take its buffer.
-  status = tpu_buffer_read(value->buffer, offset, dst, size);
+  status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
   tpu_mutex_lock(&engine->lock);
-  value->awaited = true;
+  tpu_value_set_awaited(&engine->pool, value);
   tpu_value_release(&engine->pool, value);
   tpu_mutex_unlock(&engine->lock);
   return status;
@@ -98,7 +98,7 @@ static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_me
     tpu_buffer_release(buffer);
     return status;
   }
-  tpu_value_fulfil(value, buffer);
+  tpu_value_fulfil(&e->pool, value, buffer);
   if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_constant(e, value);
   return tpui_storage_write(storage, view, offset, value);
 }

@@ -42,11 +42,12 @@ static bool gather_inputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t**
     uint32_t index = tpu_ref_index(step->inputs[i]);
     if (tpu_ref_kind(step->inputs[i]) == TPU_REF_EXTERNAL) {
       const tpu_value_t* value = job->externals[index];
-      inputs[i] = value->buffer;
+      bool failed = value->state == TPU_VALUE_FAILED;
+      inputs[i] = failed ? NULL : value->ready.buffer;
       donated[i] = step->donatable[i] && job->external_dead[index];
-      if (inputs[i] == NULL && job->error == NULL) {
-        job->error = tpu_status_copy(value->error);
-        job->inherited = true;
+      if (failed && job->error == NULL) {
+        job->error = tpu_status_copy(value->failed.error);
+        job->failed_job = value->failed.job;
       }
     } else {
       inputs[i] = job->buffers[index];

@@ -29,6 +29,7 @@ typedef struct tpu_step_t {
 
 typedef struct tpu_job_t {
   tpu_device_t* device;
+  uint64_t serial;  // never reused
   const tpu_step_t* steps;
   uint32_t step_count;
   tpu_value_t** externals;       // READY or FAILED by the time the job runs; held by its owner
@@ -37,9 +38,9 @@ typedef struct tpu_job_t {
   uint32_t value_count;
   tpu_buffer_t** buffers;  // [value_count] results so far; NULL before and after failures
   const tpu_slot_t* slots;
-  int64_t launches;    // out: programs executed
-  tpu_status_t error;  // out: the first failure; owned
-  bool inherited;      // out: it is the failure of an external value
+  int64_t launches;     // out: programs executed
+  tpu_status_t error;   // out: the first failure; owned
+  uint64_t failed_job;  // in: serial; out: the job whose failure it is, which an external may bring
 } tpu_job_t;
 
 /* Runs all steps. Steps whose inputs failed are skipped. Failures are left in job->error. */

@@ -67,7 +67,7 @@ static tpu_status_t reserve_values(tpu_recorder_t* r, size_t count) {
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->values, old, want, sizeof(tpu_value_t*)));
   r->value_capacity = want;
   for (size_t i = 0; i < r->value_count; ++i) {
-    if (r->values[i] != NULL) r->values[i]->slot = &r->values[i];
+    if (r->values[i] != NULL) r->values[i]->pending.slot = &r->values[i];
   }
   return NULL;
 }
@@ -119,8 +119,9 @@ static uint32_t external_ref(tpu_recorder_t* r, tpu_value_t* value) {
 
 void tpu_recorder_tensor(tpu_recorder_t* r, tpu_value_t* value, tpu_meta_id_t view,
                          int64_t offset) {
-  uint32_t ref = value->state == TPU_VALUE_RECORDED ? tpu_ref_make(TPU_REF_WINDOW, value->number)
-                                                    : external_ref(r, value);
+  uint32_t ref = value->state == TPU_VALUE_RECORDED
+                     ? tpu_ref_make(TPU_REF_WINDOW, value->pending.number)
+                     : external_ref(r, value);
   if (view != value->meta || offset != 0) {
     ref |= TPU_REF_VIEW_BIT;
     r->slots[r->draft_slots++].as_int = offset;
@@ -195,8 +196,8 @@ tpu_status_t tpu_recorder_commit(tpu_recorder_t* r, tpu_op_t op, int operand_cou
   r->record_slots[r->record_count] = (uint32_t)r->slot_count;
   for (int k = 0; k < result_count; ++k) {
     size_t number = r->value_count++;
-    out_values[k]->number = (uint32_t)number;
-    out_values[k]->slot = &r->values[number];
+    out_values[k]->pending.number = (uint32_t)number;
+    out_values[k]->pending.slot = &r->values[number];
     r->values[number] = out_values[k];
     r->value_metas[number] = result_metas[k];
     r->value_records[number] = (uint32_t)r->record_count;

@@ -2,7 +2,8 @@
  *
  * A value is RECORDED while its record waits in the window, LAUNCHED while its program is queued or
  * runs, READY once a buffer holds its content, FAILED when its program could not be compiled or
- * run. All fields belong to the engine lock.
+ * run. All fields belong to the engine lock; those who hold a reference to a READY value may read
+ * its buffer without.
  */
 #ifndef TPU_TRACE_VALUE_H_
 #define TPU_TRACE_VALUE_H_
@@ -17,19 +18,29 @@ typedef enum tpu_value_state_t {
 } tpu_value_state_t;
 
 typedef struct tpu_value_t {
-  int32_t refs;       // storages, externals of the window and of jobs, undo entries
-  int32_t undo_refs;  // of these, undo entries: they do not keep a buffer from donation
-  tpu_value_state_t state;
-  tpu_meta_id_t meta;         // dtype, sizes and the strides that lay it out in its storage
-  uint32_t number;            // RECORDED: number in the window
-  uint32_t external_window;   // window that lists it as external ...
-  uint32_t external_number;   // ... under this number
-  struct tpu_value_t** slot;  // RECORDED, LAUNCHED: the window's or job's entry, cleared at death
-  tpu_buffer_t* buffer;       // READY; owned
-  tpu_status_t error;         // FAILED; owned
-  uint64_t flight;            // FAILED: serial of the job that it failed in
-  bool awaited;               // READY: the content is there, or somebody was told why not
-  struct tpu_value_t* next_free;
+  int32_t refs;              // storages, externals of the window and of jobs, undo entries
+  int32_t undo_refs;         // of these, undo entries: they do not keep a buffer from donation
+  tpu_meta_id_t meta;        // dtype, sizes and the strides that lay it out in its storage
+  uint32_t external_window;  // window that lists it as external ...
+  uint32_t external_number;  // ... under this number
+  uint8_t state;             // tpu_value_state_t: says which member of the union there is
+  bool awaited;              // the content is there, or somebody was told why not
+  bool given;                // a program may take the content: nobody else can ask for it
+  union {
+    struct {                      // RECORDED, LAUNCHED
+      struct tpu_value_t** slot;  // the window's or job's entry, cleared at death
+      uint32_t number;            // in its window
+    } pending;
+    struct {                              // READY
+      tpu_buffer_t* buffer;               // owned
+      struct tpu_value_t *older, *newer;  // in the pool's list, unless `awaited` or `given`
+    } ready;
+    struct {               // FAILED
+      tpu_status_t error;  // owned
+      uint64_t job;        // serial of the job whose failure it is
+    } failed;
+    struct tpu_value_t* next_free;  // in no state: it is the pool's
+  };
 } tpu_value_t;
 
 /* Values come from a pool: recording makes and drops one per op. */
@@ -37,6 +48,8 @@ typedef struct tpu_value_pool_t {
   tpu_value_t* free_list;
   tpu_value_t** slabs;
   size_t slab_count, slab_capacity;
+  tpu_value_t *oldest, *newest;  // READY ones that a sync has to wait for
+  size_t unawaited_count;        // their number
 } tpu_value_pool_t;
 
 /* A value with one reference, state RECORDED and no slot yet. */
@@ -45,9 +58,13 @@ TPU_MUST_USE tpu_status_t tpu_value_create(tpu_value_pool_t* pool, tpu_meta_id_t
 static inline void tpu_value_retain(tpu_value_t* value) { ++value->refs; }
 void tpu_value_release(tpu_value_pool_t* pool, tpu_value_t* value);  // NULL is fine
 /* -> READY; takes the buffer. */
-void tpu_value_fulfil(tpu_value_t* value, tpu_buffer_t* buffer);
-/* -> FAILED; takes the error. */
-void tpu_value_fail(tpu_value_t* value, tpu_status_t error);
+void tpu_value_fulfil(tpu_value_pool_t* pool, tpu_value_t* value, tpu_buffer_t* buffer);
+/* -> FAILED; takes the error, which is that of job `job`. */
+void tpu_value_fail(tpu_value_t* value, tpu_status_t error, uint64_t job);
+/* The content of a READY value was waited for: syncs need not look at it again. */
+void tpu_value_set_awaited(tpu_value_pool_t* pool, tpu_value_t* value);
+/* Nobody but a program can use the content from now on; or somebody can again. */
+void tpu_value_set_given(tpu_value_pool_t* pool, tpu_value_t* value, bool given);
 void tpu_value_pool_free(tpu_value_pool_t* pool);
 
 #endif  // TPU_TRACE_VALUE_H_

@@ -94,6 +94,31 @@ TPU_TEST(failure_is_told_by_a_read) {
   world_close(&w);
 }
 
+/* Failures are told one by one also when their texts are the same. */
+TPU_TEST(failure_with_the_text_of_another) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  tpu_status_code_t code = impossible_code(&w);
+  tensor_t a = world_range(&w, 8, 1), first = world_impossible(&w, a);
+  world_flush(&w);
+  tensor_t second = world_impossible(&w, a);
+  EXPECT_ERROR(read_of(&w, second), code, "div");
+  tpu_operand_t operands[2] = {operand_of(second), operand_of(a)};
+  tensor_t none;
+  EXPECT_ERROR(world_try(&w, TPU_OP_ADD, TPU_CALL_FUNCTIONAL, 2, operands, &none), code, "div");
+  EXPECT_ERROR(wait_all(&w), code, "div");  // of the first, which nobody was told
+  world_sync(&w);
+  // What failed with a value of an earlier window is that value's failure.
+  drop(&first);
+  first = world_impossible(&w, a);
+  world_flush(&w);
+  operands[0] = operand_of(first);
+  EXPECT_ERROR(world_try(&w, TPU_OP_ADD, TPU_CALL_FUNCTIONAL, 2, operands, &none), code, "div");
+  world_sync(&w);
+  drop(&a), drop(&first), drop(&second);
+  world_close(&w);
+}
+
 /* Several writes to one tensor: it goes back to before the first that failed. */
 TPU_TEST(failure_in_a_chain_of_updates) {
   world_t w;
@@ -258,6 +283,63 @@ TPU_TEST(failure_free_sync_waits_for_content) {
   world_sync(&w);
   TPU_EXPECT(tpu_clock_ns() - begin < 30000000);  // known to be there
   drop(&a), drop(&b);
+  world_close(&w);
+}
+
+/* A sync looks at what came since the last one, however many storages there are or were. */
+TPU_TEST(failure_free_sync_looks_at_new_content_only) {
+  enum { COUNT = 3000 };
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_TPU, TPU_MODE_FUSED));
+  static tensor_t tensors[COUNT];
+  for (int i = 0; i < COUNT; ++i) tensors[i] = world_range(&w, 4, (float)i);
+  world_sync(&w);
+  TPU_EXPECT_EQ(world_stats(&w).awaits, COUNT);
+  world_sync(&w);
+  TPU_EXPECT_EQ(world_stats(&w).awaits, COUNT);
+  tensor_t sum = world_binary(&w, TPU_OP_ADD, tensors[0], tensors[1]);
+  world_sync(&w);
+  TPU_EXPECT_EQ(world_stats(&w).awaits, COUNT + 1);
+  // What was read, and what nobody holds any more, need not be waited for.
+  tensor_t read = world_range(&w, 4, 1);
+  EXPECT_CONTENT(&w, read, 1, 1);
+  world_update(&w, TPU_OP_ADD, sum, tensors[0]);
+  for (int i = 0; i < COUNT; ++i) drop(&tensors[i]);
+  world_sync(&w);
+  TPU_EXPECT_EQ(world_stats(&w).awaits, COUNT + 2);
+  drop(&sum), drop(&read);
+  world_sync(&w);
+  TPU_EXPECT_EQ(world_stats(&w).awaits, COUNT + 2);
+  world_close(&w);
+}
+
+/* Content that comes back after a failed update is waited for like before it. */
+TPU_TEST(failure_brings_back_content_that_nobody_waited_for) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_TPU, TPU_MODE_FUSED));
+  tpu_status_code_t code = impossible_code(&w);
+  tensor_t a = world_range(&w, 8, 1);
+  w.fake->fail_outputs(TPU_DATA_LOSS);
+  tensor_t x = world_binary(&w, TPU_OP_ADD, a, a);
+  world_flush(&w);
+  w.fake->fail_outputs(0);
+  world_update_impossible(&w, x);
+  EXPECT_ERROR(wait_all(&w), code, "div");
+  EXPECT_ERROR(read_of(&w, x), TPU_DATA_LOSS, "");
+  drop(&x);
+  // The same, and told by the sync: the failed update first, as it is the one that is known.
+  w.fake->fail_outputs(TPU_DATA_LOSS);
+  x = world_binary(&w, TPU_OP_ADD, a, a);
+  world_flush(&w);
+  w.fake->fail_outputs(0);
+  world_update_impossible(&w, x);
+  world_flush(&w);
+  int64_t before = world_stats(&w).awaits;
+  EXPECT_ERROR(wait_all(&w), code, "div");
+  TPU_EXPECT_EQ(world_stats(&w).awaits, before + 1);
+  world_sync(&w);
+  TPU_EXPECT_EQ(world_stats(&w).awaits, before + 1);
+  drop(&a), drop(&x);
   world_close(&w);
 }
 

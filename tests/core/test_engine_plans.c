@@ -223,7 +223,7 @@ TPU_TEST(plan_does_not_donate_what_is_held) {
     world_update_by(&w, TPU_OP_ADD, a, 1);
     world_sync(&w);
     if (!held) continue;
-    TPU_EXPECT(tpu_buffer_has_content(value->buffer));
+    TPU_EXPECT(tpu_buffer_has_content(value->ready.buffer));
     tpu_value_release(&w.engine->pool, value);
   }
   EXPECT_CONTENT(&w, a, 0, 0);

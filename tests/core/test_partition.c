@@ -42,7 +42,7 @@ static tpu_value_t* hold(fixture_t* f, tpu_value_t* value) {
 static tpu_value_t* external(fixture_t* f) {
   tpu_value_t* value = NULL;
   TPU_EXPECT_OK(tpu_value_create(&f->pool, f->meta, &value));
-  value->state = TPU_VALUE_READY;
+  tpu_value_fulfil(&f->pool, value, NULL);
   return hold(f, value);
 }
 
@@ -424,13 +424,13 @@ TPU_TEST(recorder_matches_an_equal_window_and_only_that) {
   uint32_t* words = malloc(window.word_count * sizeof(uint32_t));
   memcpy(words, window.words, window.word_count * sizeof(uint32_t));
   window.words = words;
-  for (int i = 2; i < 4; ++i) tpu_value_fail(f.held[i], tpu_status_make(TPU_INTERNAL, "test"));
+  for (int i = 2; i < 4; ++i) tpu_value_fail(f.held[i], tpu_status_make(TPU_INTERNAL, "test"), 1);
   tpu_recorder_reset(&f.recorder, &window);
   hold(&f, binary(&f, TPU_OP_ADD, x, y));
   TPU_EXPECT(f.recorder.predicted == &window);
   hold(&f, binary(&f, TPU_OP_SUB, x, y));
   TPU_EXPECT(f.recorder.predicted == NULL);
-  for (int i = 4; i < 6; ++i) tpu_value_fail(f.held[i], tpu_status_make(TPU_INTERNAL, "test"));
+  for (int i = 4; i < 6; ++i) tpu_value_fail(f.held[i], tpu_status_make(TPU_INTERNAL, "test"), 1);
   free(words);
   close_fixture(&f);
 }

@@ -34,7 +34,7 @@ static void close_fixture(fixture_t* f) {
 static tpu_value_t* external(fixture_t* f, tpu_meta_id_t meta) {
   tpu_value_t* value = NULL;
   TPU_EXPECT_OK(tpu_value_create(&f->pool, meta, &value));
-  value->state = TPU_VALUE_READY;
+  tpu_value_fulfil(&f->pool, value, NULL);
   return value;
 }
 
@@ -181,7 +181,7 @@ TPU_TEST(recorder_growth_keeps_live_values) {
   }
   for (int i = 0; i < COUNT; ++i) {
     TPU_EXPECT(f.r.values[i] == values[i]);
-    if (values[i] != NULL) TPU_EXPECT(values[i]->slot == &f.r.values[i]);
+    if (values[i] != NULL) TPU_EXPECT(values[i]->pending.slot == &f.r.values[i]);
   }
   for (int i = 0; i < COUNT; ++i) drop(&f, values[i]);
   for (int i = 0; i < COUNT; ++i) TPU_EXPECT(f.r.values[i] == NULL);
@@ -326,7 +326,7 @@ TPU_TEST(recorder_values_end) {
   TPU_EXPECT(f.r.values[0] == x);
   drop(&f, x);
   TPU_EXPECT(f.r.values[0] == NULL);
-  tpu_value_fail(y, tpu_status_make(TPU_INTERNAL, "gone"));
+  tpu_value_fail(y, tpu_status_make(TPU_INTERNAL, "gone"), 1);
   TPU_EXPECT_EQ(y->state, TPU_VALUE_FAILED);
   drop(&f, y);
   TPU_EXPECT(f.r.values[1] == y);  // handed over: its death is not the window's business
@@ -344,7 +344,7 @@ static tpu_status_t record_some(void* arg) {
   tpu_meta_id_t meta = 0;
   tpu_status_t status = tpu_meta_intern_contiguous(TPU_F32, 1, (const int64_t[]){8}, &meta);
   if (status == NULL) status = tpu_value_create(&pool, meta, &a);
-  if (status == NULL) a->state = TPU_VALUE_READY;
+  if (status == NULL) tpu_value_fulfil(&pool, a, NULL);
   for (int i = 0; i < 200 && status == NULL; ++i) {
     status = tpu_recorder_begin(&r, 2, 1);
     if (status != NULL) break;
@@ -352,7 +352,8 @@ static tpu_status_t record_some(void* arg) {
     tpu_recorder_tensor(&r, i > 0 ? held[i - 1] : a, meta, 1);
     status = tpu_recorder_commit(&r, TPU_OP_ADD, 2, 1, 0, 0, TPU_F32, &meta, &held[i]);
     for (int k = 0; k <= i && status == NULL; ++k) {
-      if (held[k]->slot != &r.values[k]) status = tpu_status_make(TPU_INTERNAL, "value %d", k);
+      if (held[k]->pending.slot != &r.values[k])
+        status = tpu_status_make(TPU_INTERNAL, "value %d", k);
     }
   }
   for (int i = 0; i < 200; ++i) tpu_value_release(&pool, held[i]);
