@@ -181,6 +181,8 @@ static inline void write_integers(const chunk_t* c, const int64_t* x) {
 
 /* --- integers --- */
 
+__extension__ typedef unsigned __int128 wide_t;
+
 /* n mod d without a division: the quotient is the upper half of a product, corrected. */
 static inline void remainders(const uint32_t* words, int count, uint32_t d, uint32_t* out) {
   int log = 0;
@@ -194,18 +196,41 @@ static inline void remainders(const uint32_t* words, int count, uint32_t d, uint
   }
 }
 
-static inline void draw_integers(const chunk_t* c, int64_t* out) {
-  uint64_t range = c->draw->range, from = (uint64_t)c->draw->from;
+/* The same for 64 bits, whose product takes 128. */
+static inline void remainders64(const uint32_t* high, const uint32_t* low, int count, uint64_t d,
+                                int64_t* out) {
+  int log = 0;
+  while (log < 64 && UINT64_C(1) << log < d) ++log;
+  wide_t rest = ((wide_t)1 << log) - d;
+  uint64_t factor = (uint64_t)((rest << 64) / d) + 1;
+  int first = log > 0, second = log > 0 ? log - 1 : 0;
+  for (int i = 0; i < count; ++i) {
+    uint64_t n = (uint64_t)high[i] << 32 | low[i], upper = (uint64_t)((wide_t)n * factor >> 64);
+    uint64_t quotient = (upper + ((n - upper) >> first)) >> second;
+    out[i] = (int64_t)(n - quotient * d);
+  }
+}
+
+/* Integers below the draw's range. */
+static inline void draw_below(const chunk_t* c, int64_t* out) {
+  uint64_t range = c->draw->range;
   if (!tpui_chunk_needs_low(c->draw)) {
     uint32_t rest[TPUI_CHUNK];
     remainders(c->words, c->count, (uint32_t)range, rest);
-    for (int i = 0; i < c->count; ++i) out[i] = (int64_t)(rest[i] + from);
-    return;
+    for (int i = 0; i < c->count; ++i) out[i] = rest[i];
+  } else if (range == 0) {
+    for (int i = 0; i < c->count; ++i) {
+      out[i] = (int64_t)((uint64_t)c->words[i] << 32 | c->low[i]);
+    }
+  } else {
+    remainders64(c->words, c->low, c->count, range, out);
   }
-  for (int i = 0; i < c->count; ++i) {
-    uint64_t bits = (uint64_t)c->words[i] << 32 | c->low[i];
-    out[i] = (int64_t)((range != 0 ? bits % range : bits) + from);
-  }
+}
+
+static inline void draw_integers(const chunk_t* c, int64_t* out) {
+  uint64_t from = (uint64_t)c->draw->from;
+  draw_below(c, out);
+  for (int i = 0; i < c->count; ++i) out[i] = (int64_t)((uint64_t)out[i] + from);
 }
 
 /* --- a chunk --- */

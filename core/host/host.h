@@ -2,7 +2,8 @@
  *
  * A kernel is a C function over dense row-major buffers. One row in host_kernels.def makes it
  * the target of a stablehlo.custom_call named "tpu_host_<name>" (lower/host_call.h writes those).
- * Which ones exist, and by how much they win: docs/decisions/006-host-kernels.md.
+ * Which ones exist, and by how much they win: docs/decisions/006-host-kernels.md
+ * and 009-random-kernels.md.
  *
  * Kernels are called on whatever thread runs the program, several at a time. They must not touch
  * the engine, must not keep pointers, and should treat floats as bits where they can: the plugin

@@ -52,6 +52,11 @@ size_t tpui_order_scratch(tpu_dtype_t dtype, int64_t count);
 tpui_order_t tpui_order_line(tpu_dtype_t dtype, const void* line, int64_t count, bool descending,
                              void* scratch);
 
+/* The same, of which only the first k <= count places count; most lines are not sorted for it. */
+size_t tpui_order_first_scratch(tpu_dtype_t dtype, int64_t count);
+tpui_order_t tpui_order_first(tpu_dtype_t dtype, const void* line, int64_t count, int64_t k,
+                              bool descending, void* scratch);
+
 static inline int64_t tpui_order_position(tpui_order_t order, int64_t rank) {
   return (int64_t)(uint32_t)order.entries[rank * order.step];
 }

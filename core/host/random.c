@@ -1,9 +1,8 @@
 #include "host/random.h"
 
-#include <fenv.h>
-
 #include "host/distributions.h"
 #include "host/philox.h"
+#include "host/plain_arithmetic.h"
 
 bool tpu_random_takes(tpu_random_kind_t kind, tpu_dtype_t math, tpu_dtype_t result) {
   if (math != TPU_F32 && math != TPU_F64) return false;
@@ -64,7 +63,7 @@ static void fill(const tpu_random_draw_t* draw, tpu_dtype_t result, int64_t firs
         .low = two ? low : words,
         .a = parameter_at(draw, &draw->a, a, i),
         .b = parameter_at(draw, &draw->b, b, i),
-        .out = out + (size_t)i * bytes,
+        .out = out + (size_t)(i - first) * bytes,
     };
     tpui_chunk_fill(&chunk);
   }
@@ -76,11 +75,9 @@ tpu_status_t tpu_random_fill(const tpu_random_draw_t* draw, tpu_dtype_t result, 
     return tpu_status_make(TPU_INVALID_ARGUMENT, "random %s numbers in %s from element %lld on",
                            tpu_dtype_name(result), tpu_dtype_name(draw->math), (long long)first);
   }
-  // A thread of the plugin flushes denormals to zero, others do not.
   fenv_t environment;
-  (void)fegetenv(&environment);
-  (void)fesetenv(FE_DFL_ENV);
+  tpui_plain_arithmetic_begin(&environment);
   fill(draw, result, first, last, out);
-  (void)fesetenv(&environment);
+  tpui_plain_arithmetic_end(&environment);
   return NULL;
 }

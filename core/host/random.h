@@ -1,7 +1,8 @@
 /* Random numbers as plain C functions: the numbers of lower/random.h, which has the contract.
  *
  * Integers, uniform numbers and decisions are those of the StableHLO form, bit for bit; what goes
- * through a logarithm, an exponential or a sine may differ from it in the last bits. The same call
+ * through a logarithm, an exponential or a sine may differ from it in the last bits, and
+ * permutations are others. The same call
  * gives the same bits on every machine, with any number of threads and wherever it is called from:
  * arithmetic is plain IEEE 754 (no contraction, denormals kept, elementary functions of our own).
  */
@@ -49,17 +50,32 @@ typedef struct tpu_random_draw_t {
  * BOOL. */
 bool tpu_random_takes(tpu_random_kind_t kind, tpu_dtype_t math, tpu_dtype_t result);
 
-/* Writes elements [first, last) of the result at `out`, which is where element 0 stands (or would
- * stand); ranges may be written in any order and on any thread. `first` must be a multiple of 4.
- * TPU_INVALID_ARGUMENT for results that tpu_random_takes does not. */
+/* Writes elements [first, last) of the result, the first one at `out`. Ranges may be written in any
+ * order and on any thread; `first` must be a multiple of 4. TPU_INVALID_ARGUMENT when it is not, and
+ * for results that tpu_random_takes does not. */
 TPU_MUST_USE tpu_status_t tpu_random_fill(const tpu_random_draw_t* draw, tpu_dtype_t result,
                                           int64_t first, int64_t last, void* out);
 
-/* Writes a random order of 0 ... count - 1 as I64 or I32: positions in the order of 64-bit draws
- * whose low bits are the position, the lowest first. Takes 8 bytes of memory per element above
- * some thousand. */
+/* Writes 0 ... count - 1 in random order as I64 (count up to 2^32) or I32 (2^31). This order is the
+ * CPU platform's own: the StableHLO form sorts random keys instead. Long ones take 4 bytes of memory
+ * per number. */
 TPU_MUST_USE tpu_status_t tpu_random_permutation(uint64_t seed, uint64_t offset, tpu_dtype_t result,
                                                  int64_t count, void* out);
+
+/* Draws from rows of classes: `samples` numbers of classes for each row of `weights` [rows, classes],
+ * which need not add up to 1, to `out` [rows, samples]. Without replacement, samples <= classes:
+ * those with the largest weight / exponential draw, in that order. */
+typedef struct tpu_random_classes_t {
+  uint64_t seed, offset;  // draws are in the wide form
+  tpu_dtype_t dtype;      // of the weights: F32 or F64
+  int64_t classes, samples;
+  bool replacement;
+  const void* weights;
+  int64_t* out;
+} tpu_random_classes_t;
+/* Rows [first, last), on any thread. */
+TPU_MUST_USE tpu_status_t tpu_random_draw_classes(const tpu_random_classes_t* draw, int64_t first,
+                                                  int64_t last);
 
 #ifdef __cplusplus
 }  // extern "C"

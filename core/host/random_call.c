@@ -39,8 +39,10 @@ typedef struct task_t {
 
 static tpu_status_t fill_chunks(void* arg, int64_t first, int64_t last) {
   const task_t* t = arg;
-  int64_t end = last * TPUI_CHUNK < t->count ? last * TPUI_CHUNK : t->count;
-  return tpu_random_fill(&t->draw, t->result, first * TPUI_CHUNK, end, t->out);
+  first *= TPUI_CHUNK;
+  last = last * TPUI_CHUNK < t->count ? last * TPUI_CHUNK : t->count;
+  char* out = (char*)t->out + (size_t)first * tpu_dtype_bytes(t->result);
+  return tpu_random_fill(&t->draw, t->result, first, last, out);
 }
 
 static tpu_status_t fill(const tpu_host_call_t* call, task_t* t) {

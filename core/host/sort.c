@@ -89,49 +89,10 @@ tpu_status_t tpui_host_argsort(const tpu_host_call_t* call) { return sort(call, 
 
 /* --- topk --- */
 
-/* Keeps the least k of `count` > k numbers, in no order; gives the greatest of them. `copy` has
- * room for `count`. */
-static uint64_t keep_least(uint64_t* a, uint64_t* copy, int64_t count, int64_t k) {
-  for (int64_t i = 0; i < count; ++i) copy[i] = a[i];
-  uint64_t last = tpui_order_select_packed(copy, count, k - 1);
-  int64_t kept = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t x = a[i];
-    a[kept] = x;
-    kept += x <= last;
-  }
-  return last;
-}
-
-/* The least k of packed numbers, ascending. One pass over the line keeps those below the k-th
- * least so far; the buffer is thinned out whenever it is full. Needs room for 3 * count numbers. */
-static tpui_order_t least_packed(const uint64_t* packed, int64_t count, int64_t k,
-                                 uint64_t* buffer) {
-  int64_t room = 2 * k + 512 < count ? 2 * k + 512 : count;
-  uint64_t* copy = buffer + room;
-  uint64_t bound = UINT64_MAX;
-  int64_t kept = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    buffer[kept] = packed[i];
-    kept += packed[i] <= bound;
-    if (kept < room) continue;  // room > k, as k <= count / 4
-    bound = keep_least(buffer, copy, kept, k);
-    kept = k;
-  }
-  if (kept > k) (void)keep_least(buffer, copy, kept, k);
-  return (tpui_order_t){tpui_order_sort_packed(buffer, copy, k), 1};
-}
-
 static tpu_status_t topk_line(void* arg, void* scratch, void* const* lines) {
   const task_t* task = arg;
-  uint64_t* packed = scratch;
-  tpui_order_t order;
-  if (task->k > 0 && task->k <= task->length / 4 &&
-      tpui_order_pack_heads(task->dtype, lines[0], task->length, task->descending, packed) == 0) {
-    order = least_packed(packed, task->length, task->k, packed + task->length);
-  } else {
-    order = tpui_order_line(task->dtype, lines[0], task->length, task->descending, scratch);
-  }
+  tpui_order_t order =
+      tpui_order_first(task->dtype, lines[0], task->length, task->k, task->descending, scratch);
   write_results(task, lines[0], order, task->k, lines[1], lines[2]);
   return NULL;
 }
@@ -151,10 +112,8 @@ tpu_status_t tpui_host_topk(const tpu_host_call_t* call) {
                            (long long)task.k, (long long)walk.tensors[2].length,
                            (long long)task.length);
   }
-  size_t selecting = 3 * sizeof(uint64_t) * (size_t)task.length;
-  size_t sorting = tpui_order_scratch(task.dtype, task.length);
   walk.function = topk_line;
-  walk.scratch_bytes = selecting > sorting ? selecting : sorting;
+  walk.scratch_bytes = tpui_order_first_scratch(task.dtype, task.length);
   return tpui_line_walk_run(call, &walk);
 }
 

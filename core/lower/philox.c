@@ -156,9 +156,12 @@ tpui_hlo_t tpui_random_open(const tpui_random_t* r, tpu_dtype_t dtype, int rank,
 }
 
 tpui_hlo_t tpui_random_keep(const tpui_random_t* r, tpui_hlo_t p, int rank, const int64_t* sizes) {
-  tpui_hlo_t draw_unit = unit(r, TPU_F32, false, rank, sizes);
-  tpui_hlo_t keep = tpui_binary(r->b, "subtract", tpui_constant(r->b, TPU_F32, 1), p);
-  return tpui_compare(r->b, "LT", draw_unit, keep);
+  tpui_builder_t* b = r->b;
+  bool by_kernel = tpui_host_calls(b);
+  tpui_hlo_t draw_unit = by_kernel ? p : unit(r, TPU_F32, false, rank, sizes);
+  tpui_hlo_t keep = tpui_binary(b, "subtract", tpui_constant(b, TPU_F32, 1), p);
+  return by_kernel ? tpui_random_call(r, "bernoulli", 1, &keep, TPU_BOOL, rank, sizes)
+                   : tpui_compare(b, "LT", draw_unit, keep);
 }
 
 /* --- normal --- */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lower/gather.h"
+#include "lower/host_call.h"
 #include "lower/op_lowering.h"
 #include "lower/sort.h"
 
@@ -19,6 +20,21 @@ static tpui_random_t read_random(const tpui_lowering_t* op) {
   return tpui_random_read(op, tpui_operand_count(op) - 2, false);
 }
 
+/* Sets the result from a C kernel whose parameters are the last `count` arguments, in `math`. */
+static void set_by_kernel(const tpui_lowering_t* op, const char* kernel, int count,
+                          tpu_dtype_t math) {
+  const tpu_meta_t* meta = tpui_result_meta(op, 0);
+  bool whole = strcmp(kernel, "bernoulli") == 0;
+  tpui_hlo_t parameters[2];
+  for (int i = 0; i < count; ++i) {
+    parameters[i] = tpui_operand_as(op, argument_at(op, count - i), math);
+  }
+  tpui_random_t r = read_random(op);
+  tpu_dtype_t drawn = tpui_random_result(meta->dtype, math, whole);
+  tpui_set_result(op, 0,
+                  tpui_random_call(&r, kernel, count, parameters, drawn, meta->rank, meta->sizes));
+}
+
 /* --- distributions: result = f(draw, arguments) --- */
 
 /* normal_, log_normal_, normal(mean, std): mean and std, numbers or tensors. */
@@ -26,15 +42,20 @@ void tpui_lower_normal(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   tpu_dtype_t dtype = tpui_math_dtype(meta->dtype);
-  tpui_random_t r = read_random(op);
+  bool is_log = strcmp(op->argument, "log") == 0;
   if (tpu_dtype_kind(meta->dtype) == TPU_KIND_COMPLEX) {
     tpui_fail(b, TPU_UNIMPLEMENTED, "complex normal numbers");
     return;
   }
+  if (tpui_host_calls(b)) {
+    set_by_kernel(op, is_log ? "log_normal" : "normal", 2, dtype);
+    return;
+  }
+  tpui_random_t r = read_random(op);
   tpui_hlo_t x = tpui_random_normal(&r, dtype, meta->rank, meta->sizes);
   x = tpui_binary(b, "multiply", x, tpui_operand_as(op, argument_at(op, 1), dtype));
   x = tpui_binary(b, "add", x, tpui_operand_as(op, argument_at(op, 2), dtype));
-  if (strcmp(op->argument, "log") == 0) x = tpui_unary(b, "exponential", x);
+  if (is_log) x = tpui_unary(b, "exponential", x);
   tpui_set_result(op, 0, x);
 }
 
@@ -42,6 +63,10 @@ void tpui_lower_uniform(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   tpu_dtype_t dtype = tpui_math_dtype(meta->dtype);
+  if (tpui_host_calls(b)) {
+    set_by_kernel(op, "uniform", 2, dtype);
+    return;
+  }
   tpui_random_t r = read_random(op);
   tpui_hlo_t from = tpui_operand_as(op, argument_at(op, 2), dtype);
   tpui_hlo_t to = tpui_operand_as(op, argument_at(op, 1), dtype);
@@ -58,10 +83,15 @@ void tpui_lower_transformed(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   tpu_dtype_t dtype = meta->dtype == TPU_F64 ? TPU_F64 : TPU_F32;
+  bool is_cauchy = strcmp(op->argument, "cauchy") == 0;
+  if (tpui_host_calls(b)) {
+    set_by_kernel(op, op->argument, is_cauchy ? 2 : 1, dtype);
+    return;
+  }
   tpui_random_t r = read_random(op);
   tpui_hlo_t u = tpui_random_open(&r, dtype, meta->rank, meta->sizes);
   tpui_hlo_t last = tpui_operand_as(op, argument_at(op, 1), dtype);
-  if (strcmp(op->argument, "cauchy") == 0) {
+  if (is_cauchy) {
     u = tpui_binary_constant(b, "subtract", u, 0.5);
     u = tpui_unary(b, "tan", tpui_binary_constant(b, "multiply", u, 3.141592653589793));
     u = tpui_binary(b, "add", tpui_binary(b, "multiply", u, last),
@@ -80,9 +110,13 @@ void tpui_lower_transformed(const tpui_lowering_t* op) {
 void tpui_lower_bernoulli(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
-  tpui_random_t r = read_random(op);
   tpui_hlo_t p = tpui_operand(op, argument_at(op, 1));
   tpu_dtype_t dtype = p.dtype == TPU_F64 && p.rank > 0 ? TPU_F64 : TPU_F32;
+  if (tpui_host_calls(b)) {
+    set_by_kernel(op, "bernoulli", 1, dtype);
+    return;
+  }
+  tpui_random_t r = read_random(op);
   tpui_hlo_t u = tpui_random_unit(&r, dtype, meta->rank, meta->sizes);
   p = tpui_broadcast_to(b, tpui_convert(b, p, dtype), meta->rank, meta->sizes);
   tpui_set_result(op, 0, tpui_compare(b, "LT", u, p));
@@ -123,6 +157,14 @@ void tpui_lower_random_integers(const tpui_lowering_t* op) {
   uint64_t range = has_to ? (uint64_t)tpu_attr_int(attrs, to_at, 0) - (uint64_t)from
                           : (uint64_t)greatest(meta->dtype) - (uint64_t)from + 1;
   tpui_hlo_t x;
+  if (tpui_host_calls(b)) {
+    const tpui_hlo_t bounds[] = {tpui_constant_int(b, TPU_I64, from),
+                                 tpui_constant_int(b, TPU_I64, (int64_t)range)};
+    tpu_dtype_t drawn = tpui_random_result(meta->dtype, TPU_I64, true);
+    x = tpui_random_call(&r, "random_integers", 2, bounds, drawn, meta->rank, meta->sizes);
+    tpui_set_result(op, 0, x);
+    return;
+  }
   if (range != 0 && range <= (uint64_t)UINT32_MAX) {
     x = tpui_random_bits(&r, 0, meta->rank, meta->sizes);
     x = tpui_binary(b, "remainder", x, tpui_constant_int(b, TPU_U32, (int64_t)range));
@@ -139,6 +181,15 @@ void tpui_lower_random_integers(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, x);
 }
 
+/* From a C kernel, which has an order of its own. */
+static tpui_hlo_t randperm_call(const tpui_random_t* r, int64_t n, tpu_dtype_t result) {
+  const tpui_hlo_t state[] = {r->seed, r->offset};
+  const tpui_type_t type = {result == TPU_I32 ? TPU_I32 : TPU_I64, 1, &n};
+  tpui_hlo_t order;
+  tpui_host_call(r->b, "randperm", 2, state, 0, NULL, 1, &type, &order);
+  return order;
+}
+
 /* Attribute 0: n. Sorting numbers whose low bits are replaced by their position gives the position
  * in random order with a one-operand sort. */
 void tpui_lower_randperm(const tpui_lowering_t* op) {
@@ -146,13 +197,13 @@ void tpui_lower_randperm(const tpui_lowering_t* op) {
   tpui_random_t r = read_random(op);
   int64_t n = tpu_attr_int(op->record->attrs, 0, 0), mask = 1;
   while (mask < n) mask *= 2;
+  if (tpui_host_calls(b) && n <= INT32_MAX) {
+    tpui_set_result(op, 0, randperm_call(&r, n, tpui_result_meta(op, 0)->dtype));
+    return;
+  }
   tpui_hlo_t key = tpui_bitcast(b, tpui_random_bits64(&r, 1, &n), TPU_I64);
   key = tpui_binary(b, "and", key, tpui_constant_int(b, TPU_I64, ~(mask - 1)));
   key = tpui_binary(b, "or", key, tpui_iota(b, TPU_I64, 1, &n, 0));
-  if (tpui_host_calls(b)) {  // the same order, from a C kernel
-    tpui_set_result(op, 0, tpui_sort_order(b, key, 0, false));
-    return;
-  }
   key = tpui_sort_integers(b, key, 0);
   tpui_set_result(op, 0, tpui_binary(b, "and", key, tpui_constant_int(b, TPU_I64, mask - 1)));
 }
@@ -227,6 +278,17 @@ static tpui_hlo_t draw_distinct(const tpui_random_t* r, tpui_hlo_t weights, int6
   return tpui_slice_dim(b, tpui_sort_order(b, score, 1, true), 1, 0, samples);
 }
 
+static tpui_hlo_t multinomial_call(const tpui_random_t* r, tpui_hlo_t weights, int64_t samples,
+                                   bool replacement) {
+  const tpui_hlo_t operands[] = {weights, r->seed, r->offset};
+  const tpui_host_attr_t attr = {"replacement", replacement};
+  const int64_t sizes[] = {weights.sizes[0], samples};
+  tpui_hlo_t classes;
+  tpui_host_call(r->b, "multinomial", 3, operands, 1, &attr, 1, &(tpui_type_t){TPU_I64, 2, sizes},
+                 &classes);
+  return classes;
+}
+
 /* Operands: weights ([C] or [N, C], not normalised), seed, offset; attributes: samples,
  * replacement. */
 void tpui_lower_multinomial(const tpui_lowering_t* op) {
@@ -239,7 +301,8 @@ void tpui_lower_multinomial(const tpui_lowering_t* op) {
   int64_t classes = weights.sizes[weights.rank - 1];
   const int64_t sizes[] = {weights.rank > 1 ? weights.sizes[0] : 1, classes};
   weights = tpui_reshape(b, tpui_convert(b, weights, tpui_math_dtype(weights.dtype)), 2, sizes);
-  tpui_set_result_reshaped(
-      op, 0,
-      replacement ? draw_classes(&r, weights, samples) : draw_distinct(&r, weights, samples));
+  tpui_hlo_t drawn = tpui_host_calls(b) ? multinomial_call(&r, weights, samples, replacement)
+                     : replacement      ? draw_classes(&r, weights, samples)
+                                        : draw_distinct(&r, weights, samples);
+  tpui_set_result_reshaped(op, 0, drawn);
 }

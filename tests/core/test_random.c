@@ -445,7 +445,8 @@ static void* fill_in_thread(void* arg) {
   if (f->flush) __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
 #endif
   if (f->flush) (void)fesetround(FE_DOWNWARD);
-  TPU_EXPECT_OK(tpu_random_fill(f->draw, f->dtype, f->first, f->last, f->out));
+  char* out = (char*)f->out + (size_t)f->first * tpu_dtype_bytes(f->dtype);
+  TPU_EXPECT_OK(tpu_random_fill(f->draw, f->dtype, f->first, f->last, out));
   if (f->flush) TPU_EXPECT_EQ(fegetround(), FE_DOWNWARD);
   return NULL;
 }
@@ -538,48 +539,73 @@ TPU_TEST(random_numbers_have_their_distribution) {
 
 /* --- permutations --- */
 
-typedef struct place_t {
-  int64_t key, place;
-} place_t;
-
-static int compare_places(const void* x, const void* y) {
-  int64_t a = ((const place_t*)x)->key, b = ((const place_t*)y)->key;
-  return (a > b) - (a < b);
-}
-
-static place_t* permutation_oracle(uint64_t seed, uint64_t offset, int64_t count) {
+/* Deals out to buckets of 4096 or more, then shuffles each. */
+static void permutation_oracle(uint64_t seed, uint64_t offset, int64_t count, int64_t* out) {
   const tpu_random_draw_t d = {.seed = seed, .offset = offset};
-  place_t* places = malloc((size_t)count * sizeof(place_t) + 1);
-  uint64_t mask = 1;
-  while (mask < (uint64_t)count) mask *= 2;
-  for (int64_t i = 0; i < count; ++i) {
-    uint64_t bits = (uint64_t)word_at(&d, 0, i) << 32 | word_at(&d, 1, i);
-    places[i] = (place_t){(int64_t)((bits & ~(mask - 1)) | (uint64_t)i), i};
+  int bits = 0;
+  while (count > 65536 && bits < 10 && count >> (bits + 12) > 0) ++bits;
+  int64_t done = 0;
+  for (int64_t b = 0; b < INT64_C(1) << bits; ++b) {
+    int64_t first = done;
+    for (int64_t i = 0; i < count; ++i) {
+      if (bits > 0 && word_at(&d, 0, i) >> (32 - bits) != b) continue;
+      uint64_t word = word_at(&d, bits > 0, done);
+      int64_t place = first + (int64_t)(word * (uint64_t)(done - first + 1) >> 32);
+      out[done++] = out[place];
+      out[place] = i;
+    }
   }
-  qsort(places, (size_t)count, sizeof(place_t), compare_places);
-  return places;
 }
 
 TPU_TEST(random_permutations_equal_the_oracle) {
-  static const int64_t sizes[] = {0,    1,    2,     3,     24,    25,     64,    1000,
-                                  1025, 4096, 16384, 16385, 65536, 100000, 300001};
+  static const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 64, 1000, 1024, 1025, 65536, 65537, 140001};
   for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); ++k) {
     int64_t n = sizes[k];
     uint64_t seed = 42 + k, offset = k * 1000;
-    place_t* expected = permutation_oracle(seed, offset, n);
+    int64_t* expected = malloc((size_t)n * 8 + 1);
+    permutation_oracle(seed, offset, n, expected);
     int64_t* out = malloc((size_t)n * 8 + 1);
     int32_t* narrow = malloc((size_t)n * 4 + 1);
     TPU_EXPECT_OK(tpu_random_permutation(seed, offset, TPU_I64, n, out));
     TPU_EXPECT_OK(tpu_random_permutation(seed, offset, TPU_I32, n, narrow));
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
-      wrong += out[i] != expected[i].place || narrow[i] != expected[i].place;
+      wrong += out[i] != expected[i] || narrow[i] != expected[i];
     }
     TPU_EXPECT_EQ(wrong, 0);
     free(narrow);
     free(out);
     free(expected);
   }
+}
+
+/* Each number once, and each number and place equally often together (chi-squared by cells). */
+TPU_TEST(random_permutations_are_random) {
+  enum { CELLS = 16, LENGTH = 200000 };
+  static int32_t out[LENGTH];
+  static int8_t seen[LENGTH];
+  double total = 0;
+  TPU_EXPECT_OK(tpu_random_permutation(3, 4, TPU_I32, LENGTH, out));
+  int64_t cells[CELLS][CELLS] = {{0}};
+  for (int64_t i = 0; i < LENGTH; ++i) {
+    ++seen[out[i]];
+    ++cells[i * CELLS / LENGTH][(int64_t)out[i] * CELLS / LENGTH];
+  }
+  for (int i = 0; i < LENGTH; ++i) TPU_EXPECT_EQ(seen[i], 1);
+  for (int i = 0; i < CELLS * CELLS; ++i) {
+    double mean = (double)LENGTH / CELLS / CELLS, off = (double)(&cells[0][0])[i] - mean;
+    total += off * off / mean;
+  }
+  TPU_EXPECT(total > 225 - 5 * 21 && total < 225 + 5 * 21);  // 15 * 15 degrees of freedom
+  int counts24[24] = {0};
+  for (uint64_t offset = 0; offset < 24000; ++offset) {  // all orders of four
+    int64_t four[4];
+    TPU_EXPECT_OK(tpu_random_permutation(9, offset, TPU_I64, 4, four));
+    int64_t second = four[1] - (four[1] > four[0]);
+    int64_t third = four[2] - (four[2] > four[0]) - (four[2] > four[1]);
+    ++counts24[four[0] * 6 + second * 2 + third];
+  }
+  for (int i = 0; i < 24; ++i) TPU_EXPECT(counts24[i] > 840 && counts24[i] < 1160);
 }
 
 static tpu_status_t permute_many(void* out) {
@@ -590,6 +616,72 @@ TPU_TEST(random_permutations_survive_every_lost_allocation) {
   int32_t* out = malloc(100000 * sizeof(int32_t));
   TPU_EXPECT(TPU_OOM_SWEEP(permute_many, out) >= 2);
   free(out);
+}
+
+/* --- classes by weight --- */
+
+enum { ROWS = 3, CLASSES = 37 };
+
+static void make_weights(double weights[ROWS * CLASSES]) {
+  for (int i = 0; i < ROWS * CLASSES; ++i) weights[i] = i % 5 == 0 ? 0 : 0.1 + i % 7;
+}
+
+TPU_TEST(random_classes_equal_the_oracle) {
+  double weights[ROWS * CLASSES];
+  float narrow[ROWS * CLASSES];
+  make_weights(weights);
+  for (int i = 0; i < ROWS * CLASSES; ++i) narrow[i] = (float)weights[i];
+  for (int wide = 0; wide < 2; ++wide) {
+    for (int64_t samples = 1; samples <= CLASSES; samples += 4) {
+      int64_t again[ROWS * CLASSES], once[ROWS * CLASSES];
+      tpu_random_classes_t t = {.seed = 8,
+                                .offset = (uint64_t)samples,
+                                .dtype = wide ? TPU_F64 : TPU_F32,
+                                .classes = CLASSES,
+                                .samples = samples,
+                                .replacement = true,
+                                .weights = wide ? (void*)weights : (void*)narrow,
+                                .out = again};
+      TPU_EXPECT_OK(tpu_random_draw_classes(&t, 0, ROWS));
+      t.replacement = false;
+      t.out = once;
+      TPU_EXPECT_OK(tpu_random_draw_classes(&t, 2, ROWS));  // rows on their own
+      TPU_EXPECT_OK(tpu_random_draw_classes(&t, 0, 2));
+      const tpu_random_draw_t d = {.seed = 8, .offset = t.offset, .wide = true, .math = t.dtype};
+      for (int64_t row = 0; row < ROWS; ++row) {
+        const double* w = weights + row * CLASSES;
+        double total = 0, scores[CLASSES];
+        for (int c = 0; c < CLASSES; ++c) total += w[c];
+        for (int c = 0; c < CLASSES; ++c) scores[c] = w[c] / -log(open_at(&d, row * CLASSES + c));
+        for (int64_t s = 0; s < samples; ++s) {
+          int64_t got = again[row * samples + s], best = 0;
+          double x = unit_at(&d, row * samples + s, 24) * total, sum = 0;
+          for (int64_t c = 0; c < got; ++c) sum += w[c];
+          TPU_EXPECT(w[got] > 0 && sum <= x * 1.0001 && x < (sum + w[got]) * 1.0001);
+          for (int c = 1; c < CLASSES; ++c) best = scores[c] > scores[best] ? c : best;
+          if (scores[best] > 0) TPU_EXPECT_EQ(once[row * samples + s], best);
+          scores[best] = -1;
+        }
+      }
+    }
+  }
+}
+
+TPU_TEST(random_classes_refuse_what_does_not_fit) {
+  const float weights[4] = {1, 2, 3, 4};
+  int64_t out[8];
+  tpu_random_classes_t t = {
+      .dtype = TPU_F32, .classes = 4, .samples = 4, .weights = weights, .out = out};
+  TPU_EXPECT_OK(tpu_random_draw_classes(&t, 0, 1));
+  t.samples = 5;
+  TPU_EXPECT_CODE(tpu_random_draw_classes(&t, 0, 1), TPU_INVALID_ARGUMENT);
+  t.replacement = true;
+  TPU_EXPECT_OK(tpu_random_draw_classes(&t, 0, 1));
+  t.classes = 0;
+  TPU_EXPECT_CODE(tpu_random_draw_classes(&t, 0, 0), TPU_INVALID_ARGUMENT);
+  t.classes = 4;
+  t.dtype = TPU_BF16;
+  TPU_EXPECT_CODE(tpu_random_draw_classes(&t, 0, 1), TPU_INVALID_ARGUMENT);
 }
 
 /* --- refusals --- */
