@@ -61,6 +61,7 @@ venv: $(VENV)/.test
 check: build build/tests/build.ninja
 	$(PY) tools/check_layering.py
 	$(PY) tools/gen_env_docs.py --check
+	$(PY) tools/gen_stubs.py --check
 	$(PY) tools/count_lines.py
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .

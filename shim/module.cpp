@@ -1,58 +1,19 @@
-// torch_tpu._C: what Python needs from the shim. Loading it registers kernels, hooks and allocator
-// with PyTorch; it starts no device and loads no plugin.
-//
-// clang-format off
-//   set_plugin(path: str, platform: str = "cpu") -> None    plugin that the first use loads, unless
-//                                     TORCH_TPU_PJRT_PLUGIN names one; platform "cpu", "tpu" or "cuda"
-//   plugin() -> (path, platform) | None     what will be or was loaded
-//   init() -> None                    starts the device now; RuntimeError with the reason if it cannot
-//   is_initialized() -> bool
-//   device_count() -> int             1 when a plugin is known, else 0; starts nothing
-//   current_device() -> int           always 0
-//   set_device(index: int) -> None    RuntimeError for an index that does not exist
-//   device_name() -> str              starts the device
-//   platform_name() -> str            "cpu", "tpu", "cuda"; starts the device
-//   plugin_version() -> str           starts the device
-//   flush() -> None                   launches what is recorded
-//   synchronize() -> None             flush, then wait; raises the error of earlier work
-//   get_eager_mode() -> str           a name of torch.tpu.EagerMode; starts nothing
-//   set_eager_mode(mode: str) -> None    such a name, "debug", "strict" or "fused"
-//   memory_stats() -> dict[str, int]  bytes_in_use, bytes_peak, bytes_limit, bytes_total,
-//                                     buffers_in_use, buffers_peak, buffers_total; zeros before init
-//   memory_reset_peak() -> None
-//   empty_cache() -> None             flushes, so that dead values are dropped
-//   content_state(tensor) -> str      "recorded", "launched", "ready" or "failed"
-//   engine_stats() -> dict[str, int]  records, predicted, flushes, window_hits, window_plans, launches
-//   compile_stats() -> dict           requests, memory_hits, disk_hits, compiles, disk_writes,
-//                                     disk_rejects (int), compile_seconds, disk_load_seconds (float)
-//   reset_stats() -> None             engine and compile numbers to zero
-//   fallback_stats() -> dict[str, int]   host runs per op name since start or reset
-//   reset_fallback_stats() -> None
-//   decomposition_stats() -> dict[str, dict[str, int]]   per op name: traced, replayed
-//   reset_decomposition_stats() -> None
-//   clear_cache() -> None             forgets plans and compiled programs in memory, not on disk
-//   default_generator(index: int = 0) -> torch.Generator
-//   env_table() -> list[(name, value: str | None, source: str)]   every row of env_table.def
-//   env_get(name: str) -> str | None  effective value; KeyError for a name not in the table
-//   env_override(name: str, value: str | None) -> None    None goes back to the environment
-//   op_table() -> list[(name, aten: str, family: int, flags: int, opinfo: str)]
-//   after_fork() -> None              call in a forked child: later use raises RuntimeError
-//   unregistered_ops() -> list[str]   names in the op table without a kernel, each with the reason
-//   __version__: str                  of the core; torch_tpu/_version.py says it
-// clang-format on
+// torch_tpu._C, whose functions stand in bindings.def. Loading it registers kernels, hooks and
+// allocator with PyTorch; it starts no device and loads no plugin.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/python_headers.h>
 
-#include <functional>
 #include <string>
+#include <string_view>
 
 #include "adapter.h"
 #include "decompose.h"
 #include "fallback.h"
 #include "generator.h"
 #include "hooks.h"
+#include "python_values.h"
 #include "runtime.h"
 #include "storage.h"
 
@@ -61,25 +22,14 @@ namespace tpu_shim {
 namespace {
 
 // Lets other Python threads run while the engine compiles, launches or waits.
-struct WithoutGil {
-  WithoutGil() : state(PyEval_SaveThread()) {}
-  ~WithoutGil() { PyEval_RestoreThread(state); }
-  PyThreadState* state;
-};
-
-// Owns a new reference while a container is being filled.
-struct Ref {
-  explicit Ref(PyObject* made) : object(made) {
-    if (object == nullptr) throw python_error();
-  }
-  ~Ref() { Py_XDECREF(object); }
-  PyObject* release() {
-    PyObject* result = object;
-    object = nullptr;
-    return result;
-  }
-  PyObject* object;
-};
+template <class Work>
+void without_gil(const Work& work) {
+  struct Dropped {
+    PyThreadState* state = PyEval_SaveThread();
+    ~Dropped() { PyEval_RestoreThread(state); }
+  } dropped;
+  work();
+}
 
 PyObject* text_or_none(const char* text) {
   if (text == nullptr) Py_RETURN_NONE;
@@ -87,19 +37,11 @@ PyObject* text_or_none(const char* text) {
 }
 
 void set_item(PyObject* dict, const char* key, PyObject* value) {
-  Ref owned(value);
-  if (PyDict_SetItemString(dict, key, owned.object) != 0) throw python_error();
+  PyRef owned(value);
+  if (PyDict_SetItemString(dict, key, owned.get()) != 0) throw_python_error();
 }
 void set_int(PyObject* dict, const char* key, int64_t value) {
   set_item(dict, key, PyLong_FromLongLong(value));
-}
-
-// Every binding is a plain function that may throw C++ exceptions; this turns them into Python's.
-template <PyObject* (*function)(PyObject*)>
-PyObject* binding(PyObject*, PyObject* args) {
-  HANDLE_TH_ERRORS
-  return function(args);
-  END_HANDLE_TH_ERRORS
 }
 
 void parse(PyObject* args, const char* format, ...) {
@@ -107,7 +49,7 @@ void parse(PyObject* args, const char* format, ...) {
   va_start(list, format);
   const int ok = PyArg_VaParse(args, format, list);
   va_end(list);
-  if (!ok) throw python_error();
+  if (!ok) throw_python_error();
 }
 
 // --- device ---
@@ -124,45 +66,21 @@ PyObject* py_plugin(PyObject*) {
   if (!get_plugin(&path, &platform)) Py_RETURN_NONE;
   return Py_BuildValue("(ss)", path.c_str(), platform.c_str());
 }
-PyObject* py_init(PyObject*) {
-  WithoutGil release;
-  engine();
-  return nullptr;
-}
+void py_init() { engine(); }
 PyObject* py_is_initialized(PyObject*) { return PyBool_FromLong(engine_started()); }
 PyObject* py_device_count(PyObject*) { return PyLong_FromLong(device_count()); }
-PyObject* py_current_device(PyObject*) { return PyLong_FromLong(current_device()); }
-PyObject* py_set_device(PyObject* args) {
-  int index = 0;
-  parse(args, "i", &index);
-  TORCH_CHECK(index >= -1 && index < 128, "invalid tpu device index ", index);
-  set_current_device(static_cast<c10::DeviceIndex>(index));
-  Py_RETURN_NONE;
-}
 tpu_device_t* device() { return tpu_engine_device(engine()); }
 PyObject* py_device_name(PyObject*) { return text_or_none(tpu_device_name(device())); }
 PyObject* py_platform_name(PyObject*) { return text_or_none(tpu_device_platform(device())->name); }
 PyObject* py_plugin_version(PyObject*) { return text_or_none(tpu_device_plugin_version(device())); }
-PyObject* py_after_fork(PyObject*) {
-  mark_bad_fork();
-  Py_RETURN_NONE;
-}
 
 // --- work ---
 
-PyObject* py_flush(PyObject*) {
-  if (engine_started()) {
-    WithoutGil release;
-    TPU_THROW_IF_ERROR(tpu_engine_flush(engine(), false));
-  }
-  Py_RETURN_NONE;
+void py_flush() {
+  if (engine_started()) TPU_THROW_IF_ERROR(tpu_engine_flush(engine(), false));
 }
-PyObject* py_synchronize(PyObject*) {
-  if (engine_started()) {
-    WithoutGil release;
-    TPU_THROW_IF_ERROR(tpu_engine_flush(engine(), true));
-  }
-  Py_RETURN_NONE;
+void py_synchronize() {
+  if (engine_started()) TPU_THROW_IF_ERROR(tpu_engine_flush(engine(), true));
 }
 PyObject* py_get_eager_mode(PyObject*) {
   return PyUnicode_FromString(tpu_eager_mode_name(eager_mode()));
@@ -175,9 +93,8 @@ PyObject* py_set_eager_mode(PyObject* args) {
   const std::string problem = tpu_status_message(status);
   tpu_status_free(status);
   TORCH_CHECK_VALUE(problem.empty(), problem);
-  WithoutGil release;
-  set_eager_mode(mode);
-  return nullptr;
+  without_gil([&] { set_eager_mode(mode); });
+  Py_RETURN_NONE;
 }
 
 // --- numbers ---
@@ -185,8 +102,8 @@ PyObject* py_set_eager_mode(PyObject* args) {
 PyObject* py_memory_stats(PyObject*) {
   tpu_memory_stats_t stats{};
   if (engine_started()) tpu_device_memory_stats(device(), &stats);
-  Ref dict(PyDict_New());
-#define TPU_STAT(name) set_int(dict.object, #name, stats.name)
+  PyRef dict(PyDict_New());
+#define TPU_STAT(name) set_int(dict.get(), #name, stats.name)
   TPU_STAT(bytes_in_use);
   TPU_STAT(bytes_peak);
   TPU_STAT(bytes_limit);
@@ -200,11 +117,7 @@ PyObject* py_memory_reset_peak(PyObject*) {
   if (engine_started()) tpu_device_memory_reset_peak(device());
   Py_RETURN_NONE;
 }
-PyObject* py_empty_cache(PyObject*) {
-  WithoutGil release;
-  allocator()->emptyCache();
-  return nullptr;
-}
+void py_empty_cache() { allocator()->emptyCache(); }
 PyObject* py_content_state(PyObject* args) {
   static const char* const names[] = {"recorded", "launched", "ready", "failed"};
   PyObject* object = nullptr;
@@ -221,7 +134,7 @@ PyObject* py_content_state(PyObject* args) {
 PyObject* py_engine_stats(PyObject*) {
   tpu_engine_stats_t stats{};
   if (engine_started()) tpu_engine_stats(engine(), &stats);
-  Ref dict(PyDict_New());
+  PyRef dict(PyDict_New());
   TPU_STAT(records);
   TPU_STAT(predicted);
   TPU_STAT(flushes);
@@ -233,7 +146,7 @@ PyObject* py_engine_stats(PyObject*) {
 PyObject* py_compile_stats(PyObject*) {
   tpu_compile_stats_t stats{};
   if (engine_started()) tpu_engine_compile_stats(engine(), &stats);
-  Ref dict(PyDict_New());
+  PyRef dict(PyDict_New());
   TPU_STAT(requests);
   TPU_STAT(memory_hits);
   TPU_STAT(disk_hits);
@@ -241,8 +154,8 @@ PyObject* py_compile_stats(PyObject*) {
   TPU_STAT(disk_writes);
   TPU_STAT(disk_rejects);
 #undef TPU_STAT
-  set_item(dict.object, "compile_seconds", PyFloat_FromDouble(stats.compile_seconds));
-  set_item(dict.object, "disk_load_seconds", PyFloat_FromDouble(stats.disk_load_seconds));
+  set_item(dict.get(), "compile_seconds", PyFloat_FromDouble(stats.compile_seconds));
+  set_item(dict.get(), "disk_load_seconds", PyFloat_FromDouble(stats.disk_load_seconds));
   return dict.release();
 }
 PyObject* py_reset_stats(PyObject*) {
@@ -250,8 +163,8 @@ PyObject* py_reset_stats(PyObject*) {
   Py_RETURN_NONE;
 }
 PyObject* py_fallback_stats(PyObject*) {
-  Ref dict(PyDict_New());
-  for (const auto& [name, count] : fallback_counts()) set_int(dict.object, name.c_str(), count);
+  PyRef dict(PyDict_New());
+  for (const auto& [name, count] : fallback_counts()) set_int(dict.get(), name.c_str(), count);
   return dict.release();
 }
 PyObject* py_reset_fallback_stats(PyObject*) {
@@ -259,12 +172,12 @@ PyObject* py_reset_fallback_stats(PyObject*) {
   Py_RETURN_NONE;
 }
 PyObject* py_decomposition_stats(PyObject*) {
-  Ref dict(PyDict_New());
+  PyRef dict(PyDict_New());
   for (const auto& [name, counts] : decomposition_counts()) {
-    Ref item(PyDict_New());
-    set_int(item.object, "traced", counts.traced);
-    set_int(item.object, "replayed", counts.replayed);
-    set_item(dict.object, name.c_str(), item.release());
+    PyRef item(PyDict_New());
+    set_int(item.get(), "traced", counts.traced);
+    set_int(item.get(), "replayed", counts.replayed);
+    set_item(dict.get(), name.c_str(), item.release());
   }
   return dict.release();
 }
@@ -272,12 +185,8 @@ PyObject* py_reset_decomposition_stats(PyObject*) {
   reset_decomposition_counts();
   Py_RETURN_NONE;
 }
-PyObject* py_clear_cache(PyObject*) {
-  if (engine_started()) {
-    WithoutGil release;
-    tpu_engine_clear_cache(engine());
-  }
-  Py_RETURN_NONE;
+void py_clear_cache() {
+  if (engine_started()) tpu_engine_clear_cache(engine());
 }
 
 // --- tables ---
@@ -293,11 +202,11 @@ PyObject* env_value(tpu_env_t id) {
   return text_or_none(text);
 }
 PyObject* py_env_table(PyObject*) {
-  Ref list(PyList_New(0));
+  PyRef list(PyList_New(0));
   for (int id = 0; id < TPU_ENV_COUNT; ++id) {
     const auto row = static_cast<tpu_env_t>(id);
-    Ref item(Py_BuildValue("(sNs)", tpu_env_name(row), env_value(row), tpu_env_source(row)));
-    if (PyList_Append(list.object, item.object) != 0) throw python_error();
+    PyRef item(Py_BuildValue("(sNs)", tpu_env_name(row), env_value(row), tpu_env_source(row)));
+    if (PyList_Append(list.get(), item.get()) != 0) throw_python_error();
   }
   return list.release();
 }
@@ -305,14 +214,9 @@ tpu_env_t find_env(const char* name) {
   const tpu_env_t id = tpu_env_find(name);
   if (id == TPU_ENV_COUNT) {
     PyErr_Format(PyExc_KeyError, "'%s' is not in the environment table", name);
-    throw python_error();
+    throw_python_error();
   }
   return id;
-}
-PyObject* py_env_get(PyObject* args) {
-  const char* name = nullptr;
-  parse(args, "s", &name);
-  return env_value(find_env(name));
 }
 PyObject* py_env_override(PyObject* args) {
   const char* name = nullptr;
@@ -322,69 +226,51 @@ PyObject* py_env_override(PyObject* args) {
   Py_RETURN_NONE;
 }
 PyObject* py_op_table(PyObject*) {
-  Ref list(PyList_New(0));
+  PyRef list(PyList_New(0));
   for (int row = 1; row < TPU_OP_COUNT; ++row) {
     const tpu_op_info_t* info = tpu_op_info(static_cast<tpu_op_t>(row));
-    Ref item(Py_BuildValue("(ssiis)", info->name, info->aten, static_cast<int>(info->family),
-                           static_cast<int>(info->flags), info->opinfo));
-    if (PyList_Append(list.object, item.object) != 0) throw python_error();
+    PyRef item(Py_BuildValue("(sssss)", info->name, info->aten, info->family_text, info->flags_text,
+                             info->opinfo));
+    if (PyList_Append(list.get(), item.get()) != 0) throw_python_error();
   }
   return list.release();
 }
 PyObject* py_unregistered_ops(PyObject*) {
-  Ref list(PyList_New(0));
+  PyRef list(PyList_New(0));
   for (const std::string& name : unregistered_ops()) {
-    Ref item(PyUnicode_FromString(name.c_str()));
-    if (PyList_Append(list.object, item.object) != 0) throw python_error();
+    PyRef item(PyUnicode_FromString(name.c_str()));
+    if (PyList_Append(list.get(), item.get()) != 0) throw_python_error();
   }
   return list.release();
 }
 
-// A function that gives up the GIL cannot make None itself: nullptr without an error means None.
+// --- the module ---
+
+// Bindings may throw C++ exceptions; these turn them into Python's.
 template <PyObject* (*function)(PyObject*)>
-PyObject* none_binding(PyObject*, PyObject* args) {
+PyObject* call_KEEPS_GIL(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
-  function(args);
+  return function(args);
+  END_HANDLE_TH_ERRORS
+}
+template <void (*function)()>
+PyObject* call_DROPS_GIL(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  without_gil(function);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-#define TPU_METHOD(name) {#name, binding<py_##name>, METH_VARARGS, nullptr}
-#define TPU_NONE_METHOD(name) {#name, none_binding<py_##name>, METH_VARARGS, nullptr}
-PyMethodDef g_methods[] = {TPU_METHOD(set_plugin),
-                           TPU_METHOD(plugin),
-                           TPU_NONE_METHOD(init),
-                           TPU_METHOD(is_initialized),
-                           TPU_METHOD(device_count),
-                           TPU_METHOD(current_device),
-                           TPU_METHOD(set_device),
-                           TPU_METHOD(device_name),
-                           TPU_METHOD(platform_name),
-                           TPU_METHOD(plugin_version),
-                           TPU_METHOD(after_fork),
-                           TPU_METHOD(flush),
-                           TPU_METHOD(synchronize),
-                           TPU_METHOD(get_eager_mode),
-                           TPU_NONE_METHOD(set_eager_mode),
-                           TPU_METHOD(memory_stats),
-                           TPU_METHOD(memory_reset_peak),
-                           TPU_NONE_METHOD(empty_cache),
-                           TPU_METHOD(content_state),
-                           TPU_METHOD(engine_stats),
-                           TPU_METHOD(compile_stats),
-                           TPU_METHOD(reset_stats),
-                           TPU_METHOD(fallback_stats),
-                           TPU_METHOD(decomposition_stats),
-                           TPU_METHOD(reset_decomposition_stats),
-                           TPU_METHOD(reset_fallback_stats),
-                           TPU_METHOD(clear_cache),
-                           TPU_METHOD(default_generator),
-                           TPU_METHOD(env_table),
-                           TPU_METHOD(env_get),
-                           TPU_METHOD(env_override),
-                           TPU_METHOD(op_table),
-                           TPU_METHOD(unregistered_ops),
-                           {nullptr, nullptr, 0, nullptr}};
+constexpr int calling_convention(std::string_view signature) {
+  return signature.substr(0, 2) == "()" ? METH_NOARGS : METH_VARARGS;
+}
+
+#define TPU_BINDING(name, gil, signature, doc) \
+  {#name, call_##gil<py_##name>, calling_convention(signature), #name signature "\n\n" doc},
+PyMethodDef g_methods[] = {
+#include "bindings.def"
+    {nullptr, nullptr, 0, nullptr}};
+#undef TPU_BINDING
 
 PyModuleDef g_module = {PyModuleDef_HEAD_INIT,
                         "torch_tpu._C",

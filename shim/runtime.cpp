@@ -38,9 +38,9 @@ int thread_count() {
 }
 
 // A forked child has the parent's memory but none of its threads: whatever the plugin would do
-// there can wait forever. Refuse instead.
+// there can wait forever. The next use comes to start_engine, which refuses.
 void after_fork_in_child() {
-  if (g_engine.load(std::memory_order_relaxed) != nullptr) mark_bad_fork();
+  if (g_engine.exchange(nullptr) != nullptr) g_bad_fork.store(true);
 }
 
 }  // namespace
@@ -99,11 +99,6 @@ tpu_engine_t* start_engine() {
 }
 
 bool in_bad_fork() { return g_bad_fork.load(std::memory_order_relaxed); }
-
-void mark_bad_fork() {
-  g_bad_fork.store(true);
-  g_engine.store(nullptr);  // the next use comes to start_engine, which explains
-}
 
 tpu_eager_mode_t eager_mode() {
   if (tpu_engine_t* e = g_engine.load(std::memory_order_acquire)) return tpu_engine_mode(e);

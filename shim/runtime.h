@@ -35,7 +35,6 @@ bool get_plugin(std::string* path, std::string* platform);
 
 // True in a forked child of a process that had an engine: its threads and device are gone.
 bool in_bad_fork();
-void mark_bad_fork();
 
 // The eager mode, also before the engine exists. RuntimeError if the environment names no mode.
 tpu_eager_mode_t eager_mode();

@@ -15,6 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import op_table
 from support import DEVICE, counting, fallback_stats, has_modes, mirror, tensors_in, tree_map
+from torch_tpu import _C
 from unsupported_ops import UNSUPPORTED, UNSUPPORTED_BREADTH
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -126,7 +127,7 @@ def cases():
           key = (full_name(op), dtype)
           if key not in seen:
             seen.add(key)
-            found.append(pytest.param(row, op, dtype, id=f"{row.id}-{key[0]}-{str(dtype)[6:]}"))
+            found.append(pytest.param(row, op, dtype, id=f"{row.name}-{key[0]}-{str(dtype)[6:]}"))
   return found
 
 
@@ -375,19 +376,24 @@ def test_fallback(op):
 
 def test_table_is_well_formed():
   """Rows are unique, and each names op_db entries that exist or says why none does."""
-  ids = [row.id for row in ROWS]
-  assert len(ids) == len(set(ids))
+  names = [row.name for row in ROWS]
+  assert len(names) == len(set(names))
   served = [aten for row in ROWS for aten in row.aten]
   assert len(served) == len(set(served)), sorted({a for a in served if served.count(a) > 1})
   for row in ROWS:
     for name in row.opinfo:
-      assert entries_for(name), f"{row.id}: op_db has no entry {name}"
+      assert entries_for(name), f"{row.name}: op_db has no entry {name}"
     for aten in row.aten:
       name, _, overload = aten.partition(".")
       packet = getattr(torch.ops.aten, name, None)
       assert packet is not None and hasattr(packet, overload or "default"), (
-        f"{row.id}: PyTorch has no aten::{aten}"
+        f"{row.name}: PyTorch has no aten::{aten}"
       )
+
+
+@pytest.mark.skipif(not has_modes(), reason="asks for the device's kernels")
+def test_every_overload_of_the_table_has_a_kernel():
+  assert not _C.unregistered_ops()
 
 
 @pytest.mark.skipif(not has_modes(), reason="counts rows")

@@ -1,5 +1,6 @@
 """The Python package: finding a plugin, loading beside others, and staying out of PyTorch's way."""
 
+import ast
 import re
 import textwrap
 from importlib import metadata
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support import ROOT, child
-from torch_tpu import _discovery
+from torch_tpu import _C, _discovery
 
 
 def fake_distribution(folder, entry_point, version="9.9"):
@@ -166,6 +167,29 @@ def test_core_and_package_have_the_version_that_version_py_says():
   from torch_tpu import _C, __version__
 
   assert _C.__version__ == __version__ == metadata.version("torch_tpu")
+
+
+def plain(text):
+  return " ".join(text.split())
+
+
+def test_the_stub_and_the_extension_say_the_same():
+  tree = ast.parse((ROOT / "torch_tpu" / "_C.pyi").read_text())
+  stubs = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+  assert sorted(stub.name for stub in stubs) == sorted(n for n in dir(_C) if n[0] != "_")
+  for stub in stubs:
+    doc = getattr(_C, stub.name).__doc__
+    assert doc.startswith(f"{stub.name}(") and plain(doc).endswith(plain(ast.get_docstring(stub)))
+    if not (stub.args.args or stub.args.posonlyargs):
+      with pytest.raises(TypeError):
+        getattr(_C, stub.name)(None)
+
+
+def test_every_binding_is_used():
+  files = [*(ROOT / "torch_tpu").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+  code = "".join(path.read_text() for path in files)
+  unused = [n for n in dir(_C) if n[0] != "_" and not re.search(rf"(_C|extension)\.{n}\b", code)]
+  assert not unused
 
 
 def code_blocks(page, language):

@@ -11,6 +11,8 @@ UNSUPPORTED = {
   ("logsumexp", "complex64"): _NO_COMPLEX,
   ("logcumsumexp", "complex64"): _NO_COMPLEX,
   ("complex", "float16"): "its result is ComplexHalf, which the device has no dtype for",
+  ("nn.functional.interpolate.bicubic", "uint8"): "the CPU's weights have a fixed point for uint8: "
+  "up to 2 of 255 away",
   ("nn.functional.max_unpool2d.grad", "bfloat16"): "PyTorch's meta kernel says contiguous where "
   "the CPU kernel keeps channels_last strides; the values are right",
 }

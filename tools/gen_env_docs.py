@@ -4,9 +4,10 @@ Usage: gen_env_docs.py [--check]. With --check nothing is written; exit status 1
 is not what the table gives.
 """
 
-import re
 import sys
 from pathlib import Path
+
+from def_table import main_of, rows
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "core" / "base" / "env_table.def"
@@ -26,54 +27,17 @@ This page is generated from `core/base/env_table.def` by `tools/gen_env_docs.py`
 """
 
 KINDS = {"TEXT": "text", "INT": "whole number", "BOOL": "truth value"}
-STRING = r'"(?:[^"\\]|\\.)*"'
-ROW = re.compile(
-  rf"TPU_ENV\(\s*(\w+)\s*,\s*({STRING})\s*,\s*(\w+)\s*,\s*({STRING})\s*,"
-  rf"\s*((?:{STRING}\s*)+)\)"
-)
 
 
-def text_of(literals: str) -> str:
-  """The text of adjacent C string literals."""
-  parts = re.findall(STRING, literals)
-  return "".join(re.sub(r"\\(.)", r"\1", part[1:-1]) for part in parts)
-
-
-def rows(table: str) -> list[tuple[str, str, str, str]]:
-  """(variable, kind, default, meaning) of every row; raises ValueError for one it cannot read."""
-  table = re.sub(r"/\*.*?\*/", "", table, flags=re.DOTALL)
-  found = []
-  for match in ROW.finditer(table):
-    _, name, kind, default, doc = match.groups()
-    if kind not in KINDS:
-      raise ValueError(f"{text_of(name)}: unknown kind {kind}")
-    found.append((text_of(name), KINDS[kind], text_of(default), text_of(doc)))
-  if len(found) != table.count("TPU_ENV("):
-    raise ValueError(f"read {len(found)} rows of {table.count('TPU_ENV(')}")
-  return found
-
-
-def page(table: str) -> str:
+def page() -> str:
   lines = []
-  for name, kind, default, doc in rows(table):
+  for _, name, kind, default, doc in rows(TABLE.read_text(), "TPU_ENV", 5):
+    if kind not in KINDS:
+      raise ValueError(f"{name}: unknown kind {kind}")
     shown = f"`{default}`" if default else "(empty)"
-    lines.append(f"| `{name}` | {kind} | {shown} | {doc.replace('|', chr(92) + '|')} |\n")
+    lines.append(f"| `{name}` | {KINDS[kind]} | {shown} | {doc.replace('|', chr(92) + '|')} |\n")
   return HEAD + "".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-  text = page(TABLE.read_text())
-  if arguments == ["--check"]:
-    same = PAGE.exists() and PAGE.read_text() == text
-    if not same:
-      print(f"{PAGE.relative_to(ROOT)} is out of date: run tools/gen_env_docs.py")
-    return 0 if same else 1
-  if arguments:
-    print(__doc__)
-    return 2
-  PAGE.write_text(text)
-  return 0
-
-
 if __name__ == "__main__":
-  sys.exit(main(sys.argv[1:]))
+  sys.exit(main_of(__file__, PAGE, page()))

@@ -19,9 +19,9 @@ __attribute__((constructor)) static void lower_case_names(void) {
 }
 
 static const tpu_op_info_t infos[TPU_OP_COUNT] = {
-    [TPU_OP_INVALID] = {names[TPU_OP_INVALID], "", TPU_FAMILY_POINTWISE, 0, ""},
+    [TPU_OP_INVALID] = {names[TPU_OP_INVALID], "", TPU_FAMILY_POINTWISE, 0, "", "0", ""},
 #define TPU_OP(id, aten, family, lowering, argument, flags, opinfo) \
-  [TPU_OP_##id] = {names[TPU_OP_##id], aten, family, flags, opinfo},
+  [TPU_OP_##id] = {names[TPU_OP_##id], aten, family, flags, #family, #flags, opinfo},
 #include "ops/op_table.def"
 #undef TPU_OP
 };

@@ -45,7 +45,10 @@ typedef struct tpu_op_info_t {
   const char* aten;  // ATen overloads that this row serves, separated by spaces
   tpu_op_family_t family;
   uint32_t flags;
-  const char* opinfo;  // names in PyTorch's op_db that test this row, separated by spaces
+  const char*
+      family_text;         // both as the table writes them: "TPU_OP_PROMOTE | TPU_OP_INT_TO_FLOAT",
+  const char* flags_text;  // "0" for no flag
+  const char* opinfo;      // names in PyTorch's op_db that test this row, separated by spaces
 } tpu_op_info_t;
 
 /* Lives forever. Ids outside the table read as the INVALID row. */

@@ -1,0 +1,104 @@
+"""The extension module, generated from shim/bindings.def by tools/gen_stubs.py.
+
+Loading it registers kernels, hooks and the allocator with PyTorch; it starts no device and loads no
+plugin."""
+
+import torch
+
+__version__: str
+
+def set_plugin(path: str, platform: str = "cpu", /) -> None:
+  """Names the plugin that the first use loads, unless TORCH_TPU_PJRT_PLUGIN names one. `platform`
+  is 'cpu', 'tpu' or 'cuda'. RuntimeError once the device has started."""
+
+def plugin() -> tuple[str, str] | None:
+  """Path and platform of the plugin that will be or was loaded; None when there is none."""
+
+def init() -> None:
+  """Starts the device now; RuntimeError with the reason if it cannot."""
+
+def is_initialized() -> bool:
+  """Whether the device has started."""
+
+def device_count() -> int:
+  """1 when a plugin is known, else 0; starts nothing."""
+
+def device_name() -> str:
+  """Name of the device, which is started."""
+
+def platform_name() -> str:
+  """'cpu', 'tpu' or 'cuda'; starts the device."""
+
+def plugin_version() -> str:
+  """What the plugin says of its version; starts the device."""
+
+def default_generator(index: int = 0, /) -> torch.Generator:
+  """The generator of the device; RuntimeError for an index above 0."""
+
+def flush() -> None:
+  """Launches what is recorded."""
+
+def synchronize() -> None:
+  """Launches what is recorded and waits for it; raises the error of earlier work."""
+
+def get_eager_mode() -> str:
+  """A name of torch.tpu.EagerMode; starts nothing. RuntimeError if the environment asks for a mode
+  that does not exist."""
+
+def set_eager_mode(mode: str, /) -> None:
+  """Takes a name of torch.tpu.EagerMode, 'debug', 'strict' or 'fused', in any case; ValueError for
+  other words. Launches what is recorded first."""
+
+def content_state(tensor: torch.Tensor, /) -> str:
+  """Where the content of a tensor on the device is: 'recorded', 'launched', 'ready' or, lost to an
+  error, 'failed'."""
+
+def empty_cache() -> None:
+  """Launches what is recorded, so that dead values are dropped."""
+
+def clear_cache() -> None:
+  """Forgets plans and compiled programs in memory, not on disk."""
+
+def memory_stats() -> dict[str, int]:
+  """bytes_in_use, bytes_peak, bytes_limit, bytes_total, buffers_in_use, buffers_peak and
+  buffers_total; zeros before the device has started."""
+
+def memory_reset_peak() -> None:
+  """Begins new peaks at the present use."""
+
+def engine_stats() -> dict[str, int]:
+  """records, predicted, flushes, window_hits, window_plans and launches."""
+
+def compile_stats() -> dict[str, float]:
+  """requests, memory_hits, disk_hits, compiles, disk_writes and disk_rejects (int), compile_seconds
+  and disk_load_seconds (float)."""
+
+def reset_stats() -> None:
+  """Sets the engine's and compiler's numbers to 0."""
+
+def fallback_stats() -> dict[str, int]:
+  """Runs on the host per operation since the start or the last reset."""
+
+def reset_fallback_stats() -> None:
+  """Empties fallback_stats."""
+
+def decomposition_stats() -> dict[str, dict[str, int]]:
+  """Decomposed calls per operation since the start or the last reset: traced and replayed."""
+
+def reset_decomposition_stats() -> None:
+  """Empties decomposition_stats."""
+
+def env_table() -> list[tuple[str, str | None, str]]:
+  """Every row of the environment table: name, effective value, and where it comes from: 'default',
+  'environment' or 'override'."""
+
+def env_override(name: str, value: str | None, /) -> None:
+  """Replaces a variable's value for this process; None goes back to the environment. KeyError for a
+  name that is not in the table, RuntimeError for a value that is no number where one is needed."""
+
+def op_table() -> list[tuple[str, str, str, str, str]]:
+  """Every row of the op table: name, ATen overloads, family, flags, names in PyTorch's op_db. Names
+  are separated by spaces; family and flags are as the table writes them."""
+
+def unregistered_ops() -> list[str]:
+  """Overloads that the op table lists and that have no kernel, each with the reason."""
