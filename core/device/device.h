@@ -29,6 +29,19 @@ typedef struct tpu_platform_t {
   int32_t program_ops;      // most ops in one program (partition/)
   bool host_addressable;    // buffers can be read through a pointer
   bool fast_compile_small;  // small programs have a cheaper compile mode (compile/)
+
+  // What lower/ writes around. Where none of these holds, an operation is written in its plain
+  // StableHLO form. platform.c says how each was measured.
+  bool low_default_precision;  // float32 products are rounded to fewer bits unless told otherwise
+  bool slow_grouped_conv;      // a convolution per group, or sums for depthwise ones, are faster
+  bool slow_half_conv;         // 16-bit floats convolve faster in float32
+  bool slow_pointwise_conv;    // kernels of size 1 are faster as a matrix product
+  bool slow_edge_conv;         // an input smaller than the kernel wants its padding written out
+  bool slow_transposed_dot;    // a transposed tall operand: the transpose of the product is faster
+  bool cheap_small_dots;       // a product in four pieces costs no more than whole
+  bool repeats_fused_work;     // what two consumers read is computed in both
+  bool slow_scatter;           // comparing every element with its index is faster
+  bool slow_pair_sort;         // a sort of (key, position) pairs; one 64-bit number is faster
 } tpu_platform_t;
 
 typedef struct tpu_device_options_t {

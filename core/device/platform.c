@@ -5,25 +5,43 @@
 
 #include "device/device_internal.h"
 
-/* program_ops for the CPU: XLA:CPU recomputes long elementwise chains in every consumer, so
- * programs are cut (docs/decisions/001-partition.md). TPU and CUDA fuse without that, and gain from
- * more room. */
 static const tpu_platform_t platforms[] = {
-    {.kind = TPU_PLATFORM_CPU,
-     .name = "cpu",
-     .program_ops = 64,
-     .host_addressable = true,
-     .fast_compile_small = true},
-    {.kind = TPU_PLATFORM_TPU,
-     .name = "tpu",
-     .program_ops = 4096,
-     .host_addressable = false,
-     .fast_compile_small = false},
-    {.kind = TPU_PLATFORM_CUDA,
-     .name = "cuda",
-     .program_ops = 4096,
-     .host_addressable = false,
-     .fast_compile_small = false},
+    {
+        .kind = TPU_PLATFORM_CPU,
+        .name = "cpu",
+        // Long elementwise chains are recomputed in every consumer, so programs are cut
+        // (docs/decisions/001-partition.md). TPU and CUDA gain from more room.
+        .program_ops = 64,
+        .host_addressable = true,
+        .fast_compile_small = true,
+        .slow_grouped_conv = true,  // 2x up to 16 groups; depthwise 3x3 is 5x slower than its sums
+        .slow_half_conv = true,     // computed in float32 whatever its operands are
+        .slow_pointwise_conv = true,  // 7x
+        .slow_edge_conv = true,       // 512 channels, 3x3 on a 2x2 map: 0.6 s instead of 0.03
+        .slow_transposed_dot = true,  // 1.5x for the gradient of a weight
+        .cheap_small_dots = true,     // a quarter of the rows takes a quarter of the time
+        .repeats_fused_work = true,   // the exponentials of a softmax, once per consumer
+        .slow_scatter = true,         // a serial loop
+        .slow_pair_sort = true,       // several times: only a plain "less than" has a fast path
+    },
+    {
+        .kind = TPU_PLATFORM_TPU,
+        .name = "tpu",
+        .program_ops = 4096,
+        // Figures: estimates of libtpu 0.0.52 for v5e.
+        .low_default_precision = true,  // one pass in bfloat16; six for all bits
+        .cheap_small_dots = true,    // causal attention of 1,024 tokens in four: 0.46x the cycles,
+                                     // no temporaries, 3x the compile time
+        .repeats_fused_work = true,  // softmax of 1,024 keys: 1.2x the cycles of joined sums
+        .slow_scatter = true,        // its indices are sorted, a loop follows; the gradient of a
+                                     // max pool compiled for over 49 s, the comparison for 1
+    },
+    {
+        .kind = TPU_PLATFORM_CUDA,
+        .name = "cuda",
+        .program_ops = 4096,
+        .low_default_precision = true,  // TF32
+    },
 };
 
 const tpu_platform_t* tpui_platform(tpu_platform_kind_t kind) {

@@ -149,6 +149,7 @@ static tpu_status_t lower_step(maker_t* m, batch_t* batch, uint32_t p) {
   tpu_lowered_t* lowered = &batch->lowered[p];
   program->window = &m->window;
   program->slot_dynamic = m->variant->slot_dynamic;
+  program->platform = m->planner->platform;
   program->host_calls = m->planner->host_calls;
   tpu_step_t* step = &batch->steps[m->variant->step_count++];
   step->error = tpu_status_annotate(lower(m, program, lowered), "%s", first_op(m, program));

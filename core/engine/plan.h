@@ -45,7 +45,8 @@ typedef struct tpui_plan_cache_t {
 typedef struct tpui_planner_t {
   tpu_compiler_t* compiler;
   const tpu_partition_options_t* partition;
-  bool host_calls;  // programs may call the C kernels of host/
+  const tpu_platform_t* platform;  // that programs are written for
+  bool host_calls;                 // programs may call the C kernels of host/
 } tpui_planner_t;
 
 /* The plan with this structure, or NULL. */

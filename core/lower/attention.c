@@ -9,8 +9,10 @@
  *   results: output, logsumexp [B.., H, L], seed (int64), offset (int64; 0-d, zero without dropout)
  * SDPA_BACKWARD operands: grad_out, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?,
  * offset? attributes: is_causal, has_dropout, output_mask (4 flags) results: grad_q, grad_k,
- * grad_v, grad_bias (grad_bias may be left out) Causal attention is computed in blocks of query
- * rows, each with the keys that it can see: up to 3/8 of the work falls away.
+ * grad_v, grad_bias (grad_bias may be left out)
+ *
+ * Where small products are cheap, causal attention is computed in blocks of query rows, each with
+ * the keys that it can see: up to 3/8 of the work falls away.
  *
  * The dropout mask is drawn again in the backward pass from the same seed and offset (wide form,
  * one counter per call).
@@ -161,8 +163,7 @@ static void set_grouped(const attention_t* a, int result, tpui_hlo_t x) {
   }
 }
 
-/* exponent x v and the sums of exponent's rows in one product: v gets a column of ones. A sum of
- * its own would compute every exponential twice (XLA:CPU fuses it into both consumers). */
+/* exponent x v and the sums of exponent's rows in one product: v gets a column of ones. */
 static void product_with_sum(const attention_t* a, tpui_hlo_t exponent, tpui_hlo_t* out_product,
                              tpui_hlo_t* out_sum) {
   tpui_builder_t* b = a->b;
@@ -181,7 +182,8 @@ static void product_with_sum(const attention_t* a, tpui_hlo_t exponent, tpui_hlo
 static int block_count(const attention_t* a) {
   bool causal = tpu_attr_int(a->op->record->attrs, 0, 0) != 0;
   bool plain = causal && !has_dropout(a) && !tpui_has_operand(a->op, a->bias_at);
-  if (!plain || a->length != a->keys || a->length < MIN_BLOCKED_ROWS) return 1;
+  if (!tpui_target(a->b)->cheap_small_dots || !plain) return 1;
+  if (a->length != a->keys || a->length < MIN_BLOCKED_ROWS) return 1;
   return a->length < 2 * MIN_BLOCKED_ROWS ? 2 : MAX_BLOCKS;
 }
 
@@ -227,7 +229,9 @@ static void attend(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out
       tpui_select(b, tpui_compare(b, "EQ", top, tpui_constant(b, a->dtype, -INFINITY)), zero, top);
   tpui_hlo_t exponent = tpui_unary(b, "exponential", tpui_binary(b, "subtract", scores, shift));
   tpui_hlo_t result, sum;
-  if (has_dropout(a) || a->v.dtype != a->dtype) {
+  // With a sum of its own, every exponential would be computed for the sum and for the product.
+  bool joined = tpui_target(b)->repeats_fused_work && a->v.dtype == a->dtype;
+  if (has_dropout(a) || !joined) {
     sum = reduce_keys(a, "add", exponent);
     tpui_hlo_t weights = has_dropout(a) ? multiply(a, exponent, dropout_factor(a)) : exponent;
     result = rows_by_columns(a, tpui_convert(b, weights, a->v.dtype), a->v);

@@ -29,6 +29,8 @@ typedef struct tpui_lowering_t {
 } tpui_lowering_t;
 typedef void (*tpui_lowering_fn_t)(const tpui_lowering_t* op);
 
+/* Facts about the platform that the program is written for. */
+const tpu_platform_t* tpui_target(const tpui_builder_t* b);
 /* Whether the program may call C kernels: see lower/host_call.h. */
 bool tpui_host_calls(const tpui_builder_t* b);
 
@@ -166,6 +168,8 @@ const char* tpui_text_array(tpui_builder_t* b, int count,
                             const int64_t* values);                               // array<i64: ...>
 const char* tpui_text_ints(tpui_builder_t* b, int count, const int64_t* values);  // "1, 2"
 const char* tpui_text_type(tpui_builder_t* b, tpui_type_t type);
+/* Attribute of products of two operands: float32 keeps all its bits. */
+const char* tpui_text_precision(void);
 /* Region with one op on rank-0 arguments, such as "add": for reductions, scatters and the like. */
 const char* tpui_text_combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t dtype);
 

@@ -211,6 +211,10 @@ void tpui_arg_reduce(tpui_builder_t* b, const char* direction, tpui_hlo_t x, int
 
 /* --- matrices --- */
 
+const char* tpui_text_precision(void) {
+  return "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]";
+}
+
 static const char* dims_text(tpui_builder_t* b, const char* name, int count, const int* dims) {
   int64_t values[TPUI_MAX_HLO_RANK];
   if (count == 0) return "";
@@ -262,11 +266,8 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
                 dims_text(b, "lhs_contracting_dimensions", contract_count, x_contract),
                 dims_text(b, "rhs_contracting_dimensions", contract_count, y_contract));
   int length = (int)strlen(numbers) >= 2 ? (int)strlen(numbers) - 2 : 0;
-  const char* attributes =
-      tpui_text(b,
-                "dot_dimension_numbers = #stablehlo.dot<%.*s>, precision_config = "
-                "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]",
-                length, numbers);
+  const char* attributes = tpui_text(b, "dot_dimension_numbers = #stablehlo.dot<%.*s>, %s", length,
+                                     numbers, tpui_text_precision());
   tpui_hlo_t operands[2] = {x, y};
   return tpui_raw(b, "stablehlo.dot_general", 2, operands, attributes, "", result_dtype, rank,
                   sizes);

@@ -8,7 +8,7 @@
 #include "lower/gather.h"
 #include "lower/op_lowering.h"
 
-/* Up to this many groups become one convolution per group, which XLA:CPU runs twice as fast. */
+/* Where grouped convolutions are slow, up to this many groups become a convolution each. */
 #define MAX_SPLIT_GROUPS 16
 
 static void read_sizes(const tpui_lowering_t* op, int position, int count, int64_t if_none,
@@ -33,9 +33,10 @@ static bool read_conv(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t weight
   read_sizes(op, 2, c->spatial, 1, c->dilation);
   c->groups = tpu_attr_int(op->record->attrs, 5, 1);
   int64_t places = tpui_count(weight, 2, weight.rank);
-  c->depthwise =
-      c->groups > 1 && weight.sizes[1] == 1 && places > 0 && places <= TPUI_MAX_DEPTHWISE_PLACES;
-  c->pointwise = places == 1 && !c->depthwise;
+  const tpu_platform_t* target = tpui_target(op->b);
+  c->depthwise = target->slow_grouped_conv && c->groups > 1 && weight.sizes[1] == 1 && places > 0 &&
+                 places <= TPUI_MAX_DEPTHWISE_PLACES;
+  c->pointwise = target->slow_pointwise_conv && places == 1 && !c->depthwise;
   for (int i = 0; i < c->spatial; ++i) c->pointwise = c->pointwise && c->padding[i] == 0;
   return true;
 }
@@ -55,13 +56,12 @@ static const char* layout(const tpui_conv_t* c, const char* first) {
   return tpui_text(c->b, "%s]", text);
 }
 
-/* XLA:CPU's fast convolution wants an input that the kernel fits into (0.6 s instead of 0.03 for
- * 512 channels on a 2x2 map): the last stages of a network on small images get their padding
- * written out. */
+/* Where an input that the kernel does not fit into is slow, the last stages of a network on small
+ * images get their padding written out. */
 static tpui_hlo_t pad_small_input(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
                                   window_t* window) {
   int64_t low[TPUI_MAX_SPATIAL + 2] = {0}, high[TPUI_MAX_SPATIAL + 2] = {0};
-  bool small = false, possible = true;
+  bool small = false, possible = tpui_target(c->b)->slow_edge_conv;
   for (int i = 0; i < c->spatial; ++i) {
     int64_t reach = (w.sizes[2 + i] - 1) * window->rhs_dilation[i] + 1;
     small = small || x.sizes[2 + i] < reach;
@@ -85,19 +85,20 @@ static tpui_hlo_t convolve(const tpui_conv_t* c, tpui_hlo_t x, const char* x_dim
     padding = tpui_text(b, "%s%s[%lld, %lld]", padding, i > 0 ? ", " : "",
                         (long long)window->low[i], (long long)window->high[i]);
   }
-  const char* attributes =
-      tpui_text(b,
-                "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
-                "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
-                "feature_group_count = %lld : i64, batch_group_count = %lld : i64}>",
-                layout(c, x_dims), layout(c, w_dims), layout(c, y_dims),
-                tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
-                tpui_text_array(b, c->spatial, window->lhs_dilation),
-                tpui_text_array(b, c->spatial, window->rhs_dilation),
-                (long long)window->feature_groups, (long long)window->batch_groups);
+  bool precise = tpui_target(b)->low_default_precision;
+  const char* attributes = tpui_text(
+      b,
+      "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
+      "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
+      "feature_group_count = %lld : i64, batch_group_count = %lld : i64%s%s}>",
+      layout(c, x_dims), layout(c, w_dims), layout(c, y_dims),
+      tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
+      tpui_text_array(b, c->spatial, window->lhs_dilation),
+      tpui_text_array(b, c->spatial, window->rhs_dilation), (long long)window->feature_groups,
+      (long long)window->batch_groups, precise ? ", " : "", precise ? tpui_text_precision() : "");
   const tpui_hlo_t operands[] = {x, w};
-  return tpui_raw(b, "stablehlo.convolution", 2, operands, attributes, "", x.dtype, c->spatial + 2,
-                  sizes);
+  return tpui_raw(b, "stablehlo.convolution", 2, operands, attributes, "", tpui_math_dtype(x.dtype),
+                  c->spatial + 2, sizes);
 }
 
 static window_t plain_window(const tpui_conv_t* c) {
@@ -128,7 +129,8 @@ static tpui_hlo_t one_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
 }
 
 /* The kernel turned around and with its channel roles exchanged inside each group: [O/g, C, k..].
- * The reverse is an operation of its own: XLA:CPU runs window_reversal 30x slower. */
+ * The reverse is an operation of its own: XLA:CPU runs window_reversal 30x slower, and compilers
+ * that want to fold it into the convolution do. */
 static tpui_hlo_t turn_kernel(const tpui_conv_t* c, tpui_hlo_t w) {
   tpui_builder_t* b = c->b;
   int spatial[TPUI_MAX_SPATIAL], permutation[TPUI_MAX_SPATIAL + 3] = {1, 0, 2};
@@ -161,6 +163,10 @@ static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t 
   return convolve(c, y, "b, f", turn_kernel(c, w), "i, o", "b, f", &window, x_sizes);
 }
 
+static bool is_split(const tpui_conv_t* c) {
+  return tpui_target(c->b)->slow_grouped_conv && c->groups > 1 && c->groups <= MAX_SPLIT_GROUPS;
+}
+
 /* Channels of group g of a tensor whose dimension `dim` holds all groups. */
 static tpui_hlo_t group_part(const tpui_conv_t* c, tpui_hlo_t x, int dim, int64_t g) {
   int64_t step = x.sizes[dim] / c->groups;
@@ -173,7 +179,7 @@ typedef tpui_hlo_t (*product_t)(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w
 /* A product of (x, w), group by group; `sizes` are the whole result's. */
 static tpui_hlo_t by_groups(const tpui_conv_t* c, product_t product, tpui_hlo_t x, tpui_hlo_t w,
                             const int64_t* sizes) {
-  if (c->groups == 1 || c->groups > MAX_SPLIT_GROUPS) return product(c, x, w, sizes);
+  if (!is_split(c)) return product(c, x, w, sizes);
   tpui_hlo_t parts[MAX_SPLIT_GROUPS];
   int64_t part_sizes[TPUI_MAX_SPATIAL + 2];
   for (int i = 0; i < c->spatial + 2; ++i) part_sizes[i] = sizes[i];
@@ -214,9 +220,7 @@ static tpui_hlo_t one_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t
 
 static tpui_hlo_t dense_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t y,
                                     const int64_t* w_sizes) {
-  if (c->groups == 1 || c->groups > MAX_SPLIT_GROUPS) {
-    return one_weight_grad(c, x, y, c->groups, w_sizes);
-  }
+  if (!is_split(c)) return one_weight_grad(c, x, y, c->groups, w_sizes);
   tpui_hlo_t parts[MAX_SPLIT_GROUPS];
   int64_t part_sizes[TPUI_MAX_SPATIAL + 2];
   for (int i = 0; i < c->spatial + 2; ++i) part_sizes[i] = w_sizes[i];
@@ -228,6 +232,12 @@ static tpui_hlo_t dense_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo
 }
 
 /* --- choosing --- */
+
+/* The dtype of operands; results have its math dtype. 8-bit floats are for storage. */
+static tpu_dtype_t operand_dtype(const tpui_conv_t* c, tpu_dtype_t dtype) {
+  bool widened = c->depthwise || tpui_target(c->b)->slow_half_conv || tpu_dtype_bytes(dtype) == 1;
+  return widened ? tpui_math_dtype(dtype) : dtype;
+}
 
 static tpui_hlo_t forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
                           const int64_t* y_sizes) {
@@ -256,7 +266,7 @@ void tpui_lower_convolution(const tpui_lowering_t* op) {
   const tpu_meta_t* result = tpui_result_meta(op, 0);
   tpui_conv_t c;
   if (!read_conv(op, x, w, &c)) return;
-  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
+  tpu_dtype_t dtype = operand_dtype(&c, x.dtype);
   if (tpui_count(x, 0, x.rank) == 0 || tpui_count(w, 0, w.rank) == 0 || result->numel == 0) {
     tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
     return;
@@ -267,7 +277,7 @@ void tpui_lower_convolution(const tpui_lowering_t* op) {
   tpui_hlo_t y =
       transposed ? input_grad(&c, x, w, result->sizes) : forward(&c, x, w, result->sizes);
   if (tpui_has_operand(op, 2)) {
-    tpui_hlo_t bias = tpui_operand_as(op, 2, dtype);
+    tpui_hlo_t bias = tpui_operand_as(op, 2, y.dtype);
     y = tpui_binary(b, "add", y, tpui_spread(b, bias, 1, y.rank, y.sizes));
   }
   tpui_set_result(op, 0, y);
@@ -287,7 +297,7 @@ void tpui_lower_convolution_backward(const tpui_lowering_t* op) {
     if (!wanted[i]) tpui_set_result(op, i, tpui_constant(b, x.dtype, 0));
     wanted[i] = wanted[i] && tpui_result_needed(op, i);
   }
-  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
+  tpu_dtype_t dtype = operand_dtype(&c, x.dtype);
   bool empty = tpui_count(grad, 0, grad.rank) == 0 || tpui_count(x, 0, x.rank) == 0;
   if (empty) {
     for (int i = 0; i < 3; ++i) {

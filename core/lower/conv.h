@@ -1,9 +1,9 @@
 /* Convolution geometry and the ways to compute one. Internal to lower/.
  *
- * x [N, C, in..], w [O, C / groups, k..], y [N, O, out..]; all of one dtype. Three functions serve
- * plain and transposed convolutions and their gradients: y = forward(x, w), dx = input_grad(y, w),
- * dw = weight_grad(x, y). Sizes of the result are given, because they do not follow from the
- * operands.
+ * x [N, C, in..], w [O, C / groups, k..], y [N, O, out..]. Three functions serve plain and
+ * transposed convolutions and their gradients: y = forward(x, w), dx = input_grad(y, w),
+ * dw = weight_grad(x, y). Both operands have one dtype, the result its math dtype. Sizes of the
+ * result are given, because they do not follow from the operands.
  */
 #ifndef TPU_LOWER_CONV_H_
 #define TPU_LOWER_CONV_H_
@@ -11,8 +11,8 @@
 #include "lower/builder.h"
 
 #define TPUI_MAX_SPATIAL 6
-/* Depthwise kernels up to this many places are written as sums of shifted products: XLA:CPU has no
- * fast depthwise convolution (5x slower than these sums at 3x3). */
+/* Where grouped convolutions are slow, depthwise kernels up to this many places are written as sums
+ * of shifted products. */
 #define TPUI_MAX_DEPTHWISE_PLACES 49
 
 typedef struct tpui_conv_t {
@@ -20,8 +20,8 @@ typedef struct tpui_conv_t {
   int spatial;
   int64_t stride[TPUI_MAX_SPATIAL], padding[TPUI_MAX_SPATIAL], dilation[TPUI_MAX_SPATIAL];
   int64_t groups;
-  bool depthwise;  // one input channel per group and a small kernel
-  bool pointwise;  // all kernel sizes 1, no padding
+  bool depthwise;  // as sums: one input channel per group and a small kernel
+  bool pointwise;  // as a matrix product: all kernel sizes 1, no padding
 } tpui_conv_t;
 
 /* Sums over kernel places; w is [C * m, 1, k..]. */

@@ -204,8 +204,7 @@ static tpui_hlo_t cut_to(tpui_builder_t* b, tpui_hlo_t source, tpui_hlo_t index)
 }
 
 /* One index per line along `dim` and every other dimension whole: each element of x has at most one
- * update, found by comparing with its own coordinate. No scatter (a serial loop on CPU) is needed.
- */
+ * update, found by comparing with its own coordinate. */
 static tpui_hlo_t scatter_one_per_line(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
                                        tpui_hlo_t index, tpui_hlo_t source) {
   tpui_hlo_t here = tpui_iota(b, TPU_I64, x.rank, x.sizes, dim);
@@ -228,7 +227,7 @@ tpui_hlo_t tpui_scatter_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x,
   }
   source = cut_to(b, source, index);
   tpui_hlo_t wrapped = tpui_wrap_index(b, index, x.sizes[dim]);
-  bool one_per_line = index.sizes[dim] == 1;
+  bool one_per_line = tpui_target(b)->slow_scatter && index.sizes[dim] == 1;
   for (int i = 0; i < x.rank; ++i) {
     one_per_line = one_per_line && (i == dim || index.sizes[i] == x.sizes[i]);
   }

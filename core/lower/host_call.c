@@ -2,6 +2,8 @@
 
 #include "lower/builder_internal.h"
 
+const tpu_platform_t* tpui_target(const tpui_builder_t* b) { return b->program->platform; }
+
 bool tpui_host_calls(const tpui_builder_t* b) { return b->program->host_calls; }
 
 /* Without layouts in the call XLA chooses them. */

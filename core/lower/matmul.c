@@ -4,10 +4,9 @@
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
-/* XLA:CPU takes 1.5 times as long for (tall) transposed times narrow, the gradient of a weight, as
- * for the transpose of that product. */
+/* (Tall) transposed times narrow: the gradient of a weight. */
 static bool transposed_is_faster(const tpui_lowering_t* op, int k, tpui_hlo_t x, tpui_hlo_t y) {
-  if (!tpui_host_calls(op->b) || x.rank != 2 || y.rank != 2) return false;
+  if (!tpui_target(op->b)->slow_transposed_dot || x.rank != 2 || y.rank != 2) return false;
   const tpu_meta_t* meta = tpui_operand_meta(op, k);
   return meta->strides[0] == 1 && meta->strides[1] > 1 && x.sizes[0] > y.sizes[1] &&
          y.sizes[1] >= 32 && x.sizes[1] >= 32;

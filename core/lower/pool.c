@@ -188,8 +188,8 @@ void tpui_lower_max_pool(const tpui_lowering_t* op) {
   tpui_set_result(op, 1, index);
 }
 
-/* Up to this many windows over one input place their gradients are added up by comparing the
- * window's index with the place, instead of a scatter (a serial loop on CPU). */
+/* Where a scatter is slow, the gradients of up to this many windows over one input place are added
+ * up by comparing the window's index with the place. */
 #define MAX_COMPARED_WINDOWS 64
 
 /* Windows that can cover an input place along dimension i. */
@@ -272,10 +272,10 @@ void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
   if (!tpui_pool_grad_opens(op, x, &grad)) return;
   int64_t windows = 1;
   for (int i = 0; i < p.spatial; ++i) windows *= cover_count(&p, i);
+  bool compared = tpui_target(b)->slow_scatter && windows <= MAX_COMPARED_WINDOWS;
   tpui_set_result(op, 0,
-                  windows <= MAX_COMPARED_WINDOWS
-                      ? max_grad_by_compare(&p, grad, index, x, windows)
-                      : tpui_pool_scatter(b, grad, index, x, p.spatial));
+                  compared ? max_grad_by_compare(&p, grad, index, x, windows)
+                           : tpui_pool_scatter(b, grad, index, x, p.spatial));
 }
 
 /* --- average --- */

@@ -1,8 +1,7 @@
 /* sort, topk, kthvalue, median, searchsorted.
  *
- * XLA:CPU sorts one integer array with a plain "less than" several times faster than anything with
- * a custom comparison, so keys and positions are packed into one 64-bit number where they fit. Our
- * own C kernels are faster still and compile in no time: they are used where a program may call
+ * Where a sort of pairs is slow, keys and positions are packed into one 64-bit number if they fit.
+ * Our own C kernels are faster still and compile in no time: they are used where a program may call
  * them.
  */
 #include "lower/sort.h"
@@ -71,15 +70,15 @@ static tpui_hlo_t order_packed(tpui_builder_t* b, tpui_hlo_t key, int dim) {
   return tpui_binary(b, "and", sorted, tpui_constant_int(b, TPU_I64, 0xffffffffll));
 }
 
-static tpui_hlo_t order_pairs(tpui_builder_t* b, tpui_hlo_t key, int dim) {
-  const tpui_hlo_t operands[] = {key, tpui_iota(b, TPU_I64, key.rank, key.sizes, dim)};
-  const tpu_dtype_t dtypes[] = {key.dtype, TPU_I64};
-  const tpui_type_t types[] = {{key.dtype, key.rank, key.sizes}, {TPU_I64, key.rank, key.sizes}};
+static tpui_hlo_t order_pairs(tpui_builder_t* b, tpui_hlo_t key, int dim, tpu_dtype_t place) {
+  const tpui_hlo_t operands[] = {key, tpui_iota(b, place, key.rank, key.sizes, dim)};
+  const tpu_dtype_t dtypes[] = {key.dtype, place};
+  const tpui_type_t types[] = {{key.dtype, key.rank, key.sizes}, {place, key.rank, key.sizes}};
   tpui_hlo_t results[2];
   tpui_raw_multi(b, "stablehlo.sort", 2, operands,
                  tpui_text(b, "<{dimension = %d : i64, is_stable = true}>", dim),
                  less_than(b, 2, dtypes), 2, types, results);
-  return results[1];
+  return tpui_convert(b, results[1], TPU_I64);
 }
 
 /* --- C kernels --- */
@@ -117,8 +116,9 @@ tpui_hlo_t tpui_sort_order(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descen
   if (has_kernel(b, x)) return kernel_argsort(b, x, dim, descending);
   tpui_hlo_t key = sortable_key(b, x);
   if (descending) key = tpui_unary(b, "not", key);
-  bool packs = key.dtype == TPU_I32 && x.sizes[dim] <= INT32_MAX;
-  return packs ? order_packed(b, key, dim) : order_pairs(b, key, dim);
+  bool slow_pairs = tpui_target(b)->slow_pair_sort, narrow = x.sizes[dim] <= INT32_MAX;
+  if (slow_pairs && narrow && key.dtype == TPU_I32) return order_packed(b, key, dim);
+  return order_pairs(b, key, dim, narrow && !slow_pairs ? TPU_I32 : TPU_I64);
 }
 
 /* x in that order; the order is known to be valid. */

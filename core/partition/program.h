@@ -4,6 +4,7 @@
 #ifndef TPU_PARTITION_PROGRAM_H_
 #define TPU_PARTITION_PROGRAM_H_
 
+#include "device/device.h"
 #include "trace/trace.h"
 
 #ifdef __cplusplus
@@ -22,9 +23,10 @@ typedef struct tpu_program_t {
   uint32_t input_count;
   const tpu_program_input_t* inputs;  // buffer arguments, in argument order
   uint32_t output_count;
-  const uint32_t* outputs;      // window value numbers, in result order
-  const uint8_t* slot_dynamic;  // [window->slot_count] 1: the slot is a program argument
-  bool host_calls;              // it may call the C kernels of host/ (CPU platform only)
+  const uint32_t* outputs;         // window value numbers, in result order
+  const uint8_t* slot_dynamic;     // [window->slot_count] 1: the slot is a program argument
+  const tpu_platform_t* platform;  // that it is written for
+  bool host_calls;                 // it may call the C kernels of host/ (CPU platform only)
 } tpu_program_t;
 
 #ifdef __cplusplus

@@ -14,12 +14,14 @@ golden_platform_t golden_platform(int index) {
   tpu_platform_kind_t kind = index == 0 ? TPU_PLATFORM_CPU : TPU_PLATFORM_TPU;
   const tpu_platform_t* facts = tpui_platform(kind);
   return (golden_platform_t){.name = facts->name,
+                             .facts = facts,
                              .host_calls = kind == TPU_PLATFORM_CPU,
                              .program_ops = (uint32_t)facts->program_ops};
 }
 
 static tpu_status_t lower_for(const golden_platform_t* platform, tpu_program_t* program,
                               tpu_lowered_t* out_lowered) {
+  program->platform = platform->facts;
   program->host_calls = platform->host_calls;
   return tpu_lower_program(program, out_lowered);
 }

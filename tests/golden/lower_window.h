@@ -7,7 +7,8 @@
 /* Facts of a platform that partition/ and lower/ decide by. */
 typedef struct golden_platform_t {
   const char* name;  // as in the golden files
-  bool host_calls;   // programs may call the C kernels of host/
+  const tpu_platform_t* facts;
+  bool host_calls;  // programs may call the C kernels of host/
   uint32_t program_ops;
 } golden_platform_t;
 
