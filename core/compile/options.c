@@ -2,25 +2,36 @@
 
 #include "compile/compile_internal.h"
 
+typedef enum override_mode_t { IN_BOTH_MODES, IN_FULL_MODE, IN_SMALL_MODE } override_mode_t;
+
 /* Overrides of XLA's debug options, sent as text. */
 typedef struct override_t {
   const char* name;
   const char* value;
   tpu_platform_kind_t platform;
-  bool small_only;
+  override_mode_t mode;
 } override_t;
 
 static const override_t overrides[] = {
     /* By default max(1, NaN) is 1. */
-    {"xla_cpu_enable_fast_min_max", "False", TPU_PLATFORM_CPU, false},
+    {"xla_cpu_enable_fast_min_max", "False", TPU_PLATFORM_CPU, IN_BOTH_MODES},
     /* By default bfloat16 intermediates stay float32, so results depend on what is fused. */
-    {"xla_allow_excess_precision", "False", TPU_PLATFORM_CPU, false},
-    /* Without this pass single ops skip the fusion emitter: 8 ms instead of 19 for one add. The
-     * name has a hyphen; with an underscore it is accepted and does nothing. */
-    {"xla_disable_hlo_passes", "fusion-wrapper", TPU_PLATFORM_CPU, true},
-    {"xla_backend_optimization_level", "0", TPU_PLATFORM_CPU, true},
+    {"xla_allow_excess_precision", "False", TPU_PLATFORM_CPU, IN_BOTH_MODES},
+    /* algsimp, the algebraic simplifier, rewrites as if floats were real numbers: a 0/1 mask times
+     * NaN becomes 0, x / 3 a product, (x + c) - c becomes x. Its other rewrites gain nothing on what
+     * lower/ writes (docs/decisions/009-no-algebraic-simplifier.md). Without fusion-wrapper, single
+     * ops skip the fusion emitter: 8 ms instead of 19 for one add. That name has a hyphen; with an
+     * underscore it is accepted and does nothing. */
+    {"xla_disable_hlo_passes", "algsimp", TPU_PLATFORM_CPU, IN_FULL_MODE},
+    {"xla_disable_hlo_passes", "algsimp,fusion-wrapper", TPU_PLATFORM_CPU, IN_SMALL_MODE},
+    {"xla_backend_optimization_level", "0", TPU_PLATFORM_CPU, IN_SMALL_MODE},
 };
 enum { OVERRIDE_COUNT = sizeof(overrides) / sizeof(overrides[0]) };
+
+static bool applies(const override_t* row, const tpu_platform_t* platform, bool small) {
+  if (row->platform != platform->kind) return false;
+  return row->mode == IN_BOTH_MODES || (row->mode == IN_SMALL_MODE) == small;
+}
 
 /* Protobuf tags: field number * 8 + wire type. */
 enum {
@@ -80,16 +91,16 @@ void tpui_options_encode(const tpu_platform_t* platform, bool small, uint32_t re
   append_int(&build, TAG_NUM_PARTITIONS, 1);
   append_message(out_bytes, TAG_BUILD_OPTIONS, &build);
   for (size_t i = 0; i < OVERRIDE_COUNT; ++i) {
-    const override_t* row = &overrides[i];
-    if (row->platform != platform->kind || (row->small_only && !small)) continue;
-    if ((refused >> i & 1) == 0) append_override(out_bytes, row);
+    if (!applies(&overrides[i], platform, small)) continue;
+    if ((refused >> i & 1) == 0) append_override(out_bytes, &overrides[i]);
   }
 }
 
 uint32_t tpui_options_refused(const char* error_text) {
   if (strstr(error_text, "No such compile option") == NULL) return 0;
+  uint32_t refused = 0;
   for (size_t i = 0; i < OVERRIDE_COUNT; ++i) {
-    if (strstr(error_text, overrides[i].name) != NULL) return UINT32_C(1) << i;
+    if (strstr(error_text, overrides[i].name) != NULL) refused |= UINT32_C(1) << i;
   }
-  return 0;
+  return refused;
 }

@@ -52,6 +52,11 @@ static tpui_hlo_t float_to_int(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtyp
   return raw_convert(b, raw_convert(b, x, TPU_I32), dtype);
 }
 
+/* Not as a conversion: XLA makes a choice between y and 0 of convert(x) * y, also where y is NaN. */
+static tpui_hlo_t bool_to_float(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
+  return tpui_select(b, x, tpui_constant(b, dtype, 1.0), tpui_constant(b, dtype, 0.0));
+}
+
 tpui_hlo_t tpui_convert(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
   if (!tpui_ok(b) || x.dtype == dtype) return x;
   tpu_dtype_kind_t from = tpu_dtype_kind(x.dtype), to = tpu_dtype_kind(dtype);
@@ -67,6 +72,7 @@ tpui_hlo_t tpui_convert(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
     return tpui_convert(b, tpui_unary(b, "real", x), dtype);
   }
   if (from == TPU_KIND_FLOAT && to < TPU_KIND_FLOAT) return float_to_int(b, x, dtype);
+  if (from == TPU_KIND_BOOL && to == TPU_KIND_FLOAT) return bool_to_float(b, x, dtype);
   return raw_convert(b, x, dtype);
 }
 
@@ -297,18 +303,24 @@ static int64_t padded_size(int64_t size, int64_t low, int64_t high, int64_t inne
   return result;
 }
 
-tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
-                    const int64_t* high, const int64_t* interior) {
-  int64_t sizes[TPUI_MAX_HLO_RANK], inner[TPUI_MAX_HLO_RANK];
-  bool nothing = true;
+static bool pad_ok(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
+                   const int64_t* high, const int64_t* inner) {
   for (int i = 0; i < x.rank && tpui_ok(b); ++i) {
-    inner[i] = interior != NULL ? interior[i] : 0;
+    if (padded_size(x.sizes[i], low[i], high[i], inner[i]) >= 0 && value.rank == 0) continue;
+    tpui_fail(b, TPU_INTERNAL, "pad of size %lld by %lld, %lld and %lld in between",
+              (long long)x.sizes[i], (long long)low[i], (long long)high[i], (long long)inner[i]);
+  }
+  return tpui_ok(b);
+}
+
+/* Nothing here is negative. */
+static tpui_hlo_t raw_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
+                          const int64_t* high, const int64_t* inner) {
+  int64_t sizes[TPUI_MAX_HLO_RANK];
+  bool nothing = true;
+  for (int i = 0; i < x.rank; ++i) {
     sizes[i] = padded_size(x.sizes[i], low[i], high[i], inner[i]);
     nothing = nothing && low[i] == 0 && high[i] == 0 && (inner[i] == 0 || x.sizes[i] <= 1);
-    if (sizes[i] < 0 || value.rank != 0) {
-      tpui_fail(b, TPU_INTERNAL, "pad of size %lld by %lld, %lld and %lld in between",
-                (long long)x.sizes[i], (long long)low[i], (long long)high[i], (long long)inner[i]);
-    }
   }
   if (!tpui_ok(b)) return tpui_harmless();
   if (nothing) return x;
@@ -318,6 +330,45 @@ tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int
                 tpui_text_array(b, x.rank, low), tpui_text_array(b, x.rank, high),
                 tpui_text_array(b, x.rank, inner));
   return tpui_raw(b, "stablehlo.pad", 2, operands, attributes, "", x.dtype, x.rank, sizes);
+}
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Takes `low` and `high` off the ends where they are negative, as far as there is something, and
+ * sets them to what is left of them. Dimensions with `keep` are left alone. */
+static tpui_hlo_t crop(tpui_builder_t* b, tpui_hlo_t x, const int64_t* keep, int64_t* low,
+                       int64_t* high) {
+  int64_t starts[TPUI_MAX_HLO_RANK], limits[TPUI_MAX_HLO_RANK];
+  for (int i = 0; i < x.rank; ++i) {
+    int64_t front = low[i] < 0 && keep[i] == 0 ? smaller(-low[i], x.sizes[i]) : 0;
+    int64_t back = high[i] < 0 && keep[i] == 0 ? smaller(-high[i], x.sizes[i] - front) : 0;
+    starts[i] = front;
+    limits[i] = x.sizes[i] - back;
+    low[i] += front;
+    high[i] += back;
+  }
+  return tpui_slice(b, x, starts, limits, NULL);
+}
+
+/* Negative padding is written as slices: XLA:CPU asks for each element whether it is inside. Without
+ * interior padding they come first, so that there is less to pad. */
+tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
+                    const int64_t* high, const int64_t* interior) {
+  static const int64_t none[TPUI_MAX_HLO_RANK] = {0};
+  const int64_t* inner = interior != NULL ? interior : none;
+  int64_t lows[TPUI_MAX_HLO_RANK], highs[TPUI_MAX_HLO_RANK];
+  int64_t front[TPUI_MAX_HLO_RANK], back[TPUI_MAX_HLO_RANK];
+  if (!pad_ok(b, x, value, low, high, inner)) return tpui_harmless();
+  memcpy(lows, low, (size_t)x.rank * sizeof(int64_t));
+  memcpy(highs, high, (size_t)x.rank * sizeof(int64_t));
+  x = crop(b, x, inner, lows, highs);
+  for (int i = 0; i < x.rank; ++i) {
+    front[i] = lows[i] > 0 ? lows[i] : 0;
+    back[i] = highs[i] > 0 ? highs[i] : 0;
+    lows[i] -= front[i];
+    highs[i] -= back[i];
+  }
+  return crop(b, raw_pad(b, x, value, front, back, inner), none, lows, highs);
 }
 
 /* A part has the sizes of the first one, except along `dim`. */

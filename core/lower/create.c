@@ -12,6 +12,7 @@ void tpui_lower_zeros(const tpui_lowering_t* op) {
     const tpu_meta_t* meta = tpui_result_meta(op, k);
     if (meta == NULL) continue;
     tpui_hlo_t zero = tpui_convert(b, tpui_constant_int(b, TPU_I64, 0), meta->dtype);
+    if (tpu_dtype_is_float(meta->dtype)) zero = tpui_hidden_zero(b, meta->dtype, false);
     tpui_set_result(op, k, tpui_broadcast_to(b, zero, meta->rank, meta->sizes));
   }
 }
@@ -19,7 +20,13 @@ void tpui_lower_zeros(const tpui_lowering_t* op) {
 /* fill: the value is the last operand, a number or a tensor of one element. */
 void tpui_lower_fill(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t value = tpui_operand(op, tpui_operand_count(op) - 1);
+  int last = tpui_operand_count(op) - 1;
+  double number;
+  tpui_hlo_t value = tpui_operand(op, last);
+  tpu_dtype_t dtype = tpui_result_meta(op, 0)->dtype;
+  if (tpui_operand_constant(op, last, &number) && number == 0.0 && tpu_dtype_is_float(dtype)) {
+    value = tpui_hidden_zero(b, dtype, signbit(number));
+  }
   tpui_set_result(op, 0, tpui_reshape(b, value, 0, NULL));
 }
 

@@ -41,6 +41,15 @@ tpui_hlo_t tpui_trunc(tpui_builder_t* b, tpui_hlo_t x) {
   return tpui_select(b, negative, tpui_unary(b, "ceil", x), tpui_unary(b, "floor", x));
 }
 
+static tpu_dtype_t same_size_int(tpu_dtype_t dtype) {
+  switch (tpu_dtype_bytes(dtype)) {
+    case 8: return TPU_I64;
+    case 4: return TPU_I32;
+    case 2: return TPU_I16;
+    default: return TPU_I8;
+  }
+}
+
 tpui_hlo_t tpui_signbit(tpui_builder_t* b, tpui_hlo_t x) {
   switch (tpu_dtype_kind(x.dtype)) {
     case TPU_KIND_BOOL:
@@ -48,9 +57,7 @@ tpui_hlo_t tpui_signbit(tpui_builder_t* b, tpui_hlo_t x) {
     case TPU_KIND_SIGNED: return tpui_compare_constant(b, "LT", x, 0.0);
     default: break;
   }
-  size_t bytes = tpu_dtype_bytes(x.dtype);
-  tpu_dtype_t bits = bytes == 8 ? TPU_I64 : bytes == 4 ? TPU_I32 : bytes == 2 ? TPU_I16 : TPU_I8;
-  return tpui_compare_constant(b, "LT", tpui_bitcast(b, x, bits), 0.0);
+  return tpui_compare_constant(b, "LT", tpui_bitcast(b, x, same_size_int(x.dtype)), 0.0);
 }
 
 tpui_hlo_t tpui_scaled(const tpui_lowering_t* op, tpui_hlo_t x, int scalar_operand) {
@@ -67,6 +74,12 @@ tpui_hlo_t tpui_softplus(tpui_builder_t* b, tpui_hlo_t x) {
       tpui_unary(b, "log_plus_one",
                  tpui_unary(b, "exponential", tpui_unary(b, "negate", tpui_unary(b, "abs", x))));
   return tpui_binary(b, "add", tpui_binary_constant(b, "maximum", x, 0.0), tail);
+}
+
+tpui_hlo_t tpui_hidden_zero(tpui_builder_t* b, tpu_dtype_t dtype, bool negative) {
+  if (!tpu_dtype_is_float(dtype)) return tpui_constant_int(b, dtype, 0);
+  tpu_dtype_t bits = same_size_int(dtype);
+  return tpui_bitcast(b, negative ? tpui_lowest(b, bits) : tpui_constant_int(b, bits, 0), dtype);
 }
 
 bool tpui_refuse_complex(const tpui_lowering_t* op, tpui_hlo_t x) {
@@ -90,15 +103,20 @@ static tpui_hlo_t add_scaled(const tpui_lowering_t* op, const char* name, tpui_h
   return tpui_binary(b, name, x, plain ? y : tpui_scaled(op, y, 2));
 }
 
+/* Operand k of a sum. */
+static tpui_hlo_t summand(const tpui_lowering_t* op, int k) {
+  double value;
+  if (!tpui_operand_constant(op, k, &value) || value != 0.0) return tpui_math_operand(op, k);
+  return tpui_hidden_zero(op->b, tpui_record_math_dtype(op), signbit(value));
+}
+
 void tpui_lower_add(const tpui_lowering_t* op) {
-  tpui_set_pointwise(
-      op, 0, add_scaled(op, op->argument, tpui_math_operand(op, 0), tpui_math_operand(op, 1)));
+  tpui_set_pointwise(op, 0, add_scaled(op, op->argument, summand(op, 0), summand(op, 1)));
 }
 
 /* rsub: other - alpha * self. */
 void tpui_lower_rsub(const tpui_lowering_t* op) {
-  tpui_set_pointwise(
-      op, 0, add_scaled(op, "subtract", tpui_math_operand(op, 1), tpui_math_operand(op, 0)));
+  tpui_set_pointwise(op, 0, add_scaled(op, "subtract", summand(op, 1), summand(op, 0)));
 }
 
 /* Any two-operand StableHLO op; booleans use the logical op where one means the same. */
@@ -242,9 +260,25 @@ static bool power_shortcut(tpui_builder_t* b, tpui_hlo_t x, double y, tpui_hlo_t
     *out = tpui_binary(b, "divide", one, tpui_binary(b, "multiply", x, x));
   else if (y == 0.5 && tpu_dtype_is_float(x.dtype))
     *out = tpui_unary(b, "sqrt", x);
+  else if (y == -0.5 && tpu_dtype_is_float(x.dtype))
+    *out = tpui_binary(b, "divide", one, tpui_unary(b, "sqrt", x));
   else
     return false;
   return true;
+}
+
+/* Powers of floats by one number that is known only when the program runs. As in PyTorch, 0.5 and
+ * -0.5 mean roots, which differ from powers at -0 and minus infinity. */
+static tpui_hlo_t power_by_number(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+  tpui_hlo_t root = tpui_unary(b, "sqrt", x);
+  tpui_hlo_t inverse = tpui_binary(b, "divide", tpui_like(b, x, 1.0), root);
+  tpui_hlo_t result = tpui_binary(b, "power", x, y);
+  result = tpui_select(b, tpui_compare_constant(b, "EQ", y, 0.5), root, result);
+  return tpui_select(b, tpui_compare_constant(b, "EQ", y, -0.5), inverse, result);
+}
+
+static bool is_number(const tpui_lowering_t* op, int k) {
+  return tpui_has_operand(op, k) && tpui_operand_meta(op, k) == NULL;
 }
 
 void tpui_lower_pow(const tpui_lowering_t* op) {
@@ -255,7 +289,11 @@ void tpui_lower_pow(const tpui_lowering_t* op) {
     result = tpui_binary(b, "or", x, tpui_unary(b, "not", y));
   } else if (tpu_dtype_is_integral(x.dtype)) {
     result = power_int(op, x, y);
-  } else if (!tpui_operand_constant(op, 1, &exponent) || !power_shortcut(b, x, exponent, &result)) {
+  } else if (tpui_operand_constant(op, 1, &exponent)) {
+    if (!power_shortcut(b, x, exponent, &result)) result = tpui_binary(b, "power", x, y);
+  } else if (is_number(op, 1) && tpu_dtype_is_float(x.dtype)) {
+    result = power_by_number(b, x, y);
+  } else {
     result = tpui_binary(b, "power", x, y);
   }
   tpui_set_pointwise(op, 0, result);

@@ -43,13 +43,16 @@ tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64
   int64_t first = k * p->dilation[i] - p->padding[i];
   int64_t last = first + (out_size - 1) * p->stride[i];
   int64_t low[TPU_MAX_RANK] = {0}, high[TPU_MAX_RANK] = {0};
-  low[dim] = -first;  // crops when positive: place 0 of the result is `first`
-  high[dim] = last + 1 - size;
-  tpui_hlo_t span = tpui_pad(p->b, x, fill, low, high, NULL);
-  if (p->stride[i] == 1 || out_size == 1) return span;
-  int64_t starts[TPU_MAX_RANK] = {0}, steps[TPU_MAX_RANK];
-  for (int d = 0; d < x.rank; ++d) steps[d] = d == dim ? p->stride[i] : 1;
-  return tpui_slice(p->b, span, starts, span.sizes, steps);
+  int64_t starts[TPU_MAX_RANK] = {0}, limits[TPU_MAX_RANK], steps[TPU_MAX_RANK];
+  if (first < 0) low[dim] = -first;
+  if (last + 1 > size) high[dim] = last + 1 - size;
+  x = tpui_pad(p->b, x, fill, low, high, NULL);
+  for (int d = 0; d < x.rank; ++d) {
+    starts[d] = d == dim ? first + low[dim] : 0;
+    limits[d] = d == dim ? last + low[dim] + 1 : x.sizes[d];
+    steps[d] = d == dim ? p->stride[i] : 1;
+  }
+  return tpui_slice(p->b, x, starts, limits, steps);
 }
 
 tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int64_t k,

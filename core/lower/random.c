@@ -227,9 +227,10 @@ void tpui_lower_dropout(const tpui_lowering_t* op) {
   tpui_hlo_t left = tpui_binary(b, "subtract", one, tpui_operand_as(op, 1, TPU_F64));
   tpui_hlo_t scale =
       tpui_select(b, tpui_compare(b, "GT", left, zero), tpui_binary(b, "divide", one, left), zero);
-  tpui_hlo_t scaled =
-      tpui_binary(b, "multiply", tpui_convert(b, x, dtype), tpui_convert(b, scale, dtype));
-  tpui_set_result(op, 0, tpui_select(b, keep, scaled, tpui_constant(b, dtype, 0)));
+  // A product and no choice between x and 0: what is NaN or infinite stays NaN when it is dropped.
+  tpui_hlo_t factor =
+      tpui_select(b, keep, tpui_convert(b, scale, dtype), tpui_constant(b, dtype, 0));
+  tpui_set_result(op, 0, tpui_binary(b, "multiply", tpui_convert(b, x, dtype), factor));
   tpui_set_result(op, 1, keep);
 }
 

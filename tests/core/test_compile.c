@@ -116,7 +116,7 @@ TPU_TEST(compile_options_bytes) {
   TPU_EXPECT(memcmp(bytes.data, plain, sizeof(plain)) == 0);
   tpu_strbuf_clear(&bytes);
   platform = platform_of(TPU_PLATFORM_CPU);
-  tpui_options_encode(&platform, false, 2, &bytes);  // without the second override
+  tpui_options_encode(&platform, false, ~UINT32_C(1), &bytes);  // the first override alone
   static const char override[] =
       "\x3a\x26\x0a\x1bxla_cpu_enable_fast_min_max\x12\x07\x0a\x05"
       "False";
@@ -125,10 +125,28 @@ TPU_TEST(compile_options_bytes) {
   tpu_strbuf_free(&bytes);
 }
 
-TPU_TEST(compile_refused_option_is_left_out) {
+/* Rewrites that change numbers (docs/decisions/009-no-algebraic-simplifier.md) are off however a
+ * program is compiled; one pass list is sent per program, so it has to name all of them. */
+TPU_TEST(compile_options_switch_the_simplifier_off) {
+  tpu_platform_t platform = platform_of(TPU_PLATFORM_CPU);
+  for (int small = 0; small < 2; ++small) {
+    tpu_strbuf_t bytes = {0};
+    tpui_options_encode(&platform, small != 0, 0, &bytes);
+    TPU_EXPECT_OK(tpu_strbuf_status(&bytes));
+    static const char name[] = "xla_disable_hlo_passes", pass[] = "algsimp";
+    const char* first = memmem(bytes.data, bytes.size, name, sizeof(name) - 1);
+    TPU_REQUIRE(first != NULL);
+    size_t rest = bytes.size - (size_t)(first + 1 - bytes.data);
+    TPU_EXPECT(memmem(first + 1, rest, pass, sizeof(pass) - 1) != NULL);
+    TPU_EXPECT(memmem(first + 1, rest, name, sizeof(name) - 1) == NULL);
+    tpu_strbuf_free(&bytes);
+  }
+}
+
+static void refuse_option(const char* name) {
   fixture_t f;
   if (!begin(&f, "1M")) return;
-  f.fake->refuse_option("xla_allow_excess_precision");
+  f.fake->refuse_option(name);
   TPU_EXPECT_OK(get(f.compiler, 1));
   TPU_EXPECT_OK(get(f.compiler, 2));
   fake_stats_t stats;
@@ -136,6 +154,11 @@ TPU_TEST(compile_refused_option_is_left_out) {
   TPU_EXPECT_EQ(stats.compiles, 2);
   TPU_EXPECT_EQ(stats_of(&f).compiles, 2);
   end(&f);
+}
+
+TPU_TEST(compile_refused_option_is_left_out) {
+  refuse_option("xla_allow_excess_precision");
+  refuse_option("xla_disable_hlo_passes");  // stands in two rows
 }
 
 /* --- memory --- */
