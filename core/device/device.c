@@ -230,11 +230,10 @@ const tpu_platform_t* tpu_device_platform(const tpu_device_t* device) { return d
 const char* tpu_device_name(const tpu_device_t* device) { return device->name; }
 const char* tpu_device_plugin_version(const tpu_device_t* device) { return device->version; }
 
-void tpu_device_memory_stats(const tpu_device_t* device, tpu_memory_stats_t* out_stats) {
-  tpu_mutex_t* mutex = (tpu_mutex_t*)&device->mutex;  // const means: the device does not change
-  tpu_mutex_lock(mutex);
+void tpu_device_memory_stats(tpu_device_t* device, tpu_memory_stats_t* out_stats) {
+  tpu_mutex_lock(&device->mutex);
   *out_stats = device->stats;
-  tpu_mutex_unlock(mutex);
+  tpu_mutex_unlock(&device->mutex);
 }
 
 void tpu_device_memory_reset_peak(tpu_device_t* device) {

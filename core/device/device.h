@@ -75,7 +75,7 @@ typedef struct tpu_memory_stats_t {
   int64_t buffers_peak;
   int64_t buffers_total;
 } tpu_memory_stats_t;
-void tpu_device_memory_stats(const tpu_device_t* device, tpu_memory_stats_t* out_stats);
+void tpu_device_memory_stats(tpu_device_t* device, tpu_memory_stats_t* out_stats);
 void tpu_device_memory_reset_peak(tpu_device_t* device);
 
 /* Buffer from dense row-major host memory, always copied before this returns. `meta` gives dtype

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "device/device_internal.h"
 
 /* Up to this many inputs and outputs a run needs no memory besides the stack. */
@@ -18,7 +19,6 @@ typedef struct run_space_t {
 typedef struct run_block_t {
   size_t inputs, outputs;  // capacities
   run_space_t space;
-  int64_t words[];
 } run_block_t;
 
 struct tpu_executable_t {
@@ -202,16 +202,16 @@ static tpu_status_t acquire_block(tpu_executable_t* executable, size_t inputs, s
     return NULL;
   }
   tpu_free(block);
-  _Static_assert(sizeof(pjrt_buffer_t*) <= sizeof(int64_t), "a pointer fits into a word");
+  run_block_t made = {.inputs = inputs, .outputs = outputs};
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(
-      tpu_calloc(1, sizeof(run_block_t) + (2 * inputs + outputs) * sizeof(int64_t), &memory));
-  block = memory;
-  block->inputs = inputs;
-  block->outputs = outputs;
-  block->space.kept = block->words;
-  block->space.inputs = (pjrt_buffer_t**)(block->words + inputs);
-  block->space.outputs = block->space.inputs + inputs;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, block, 1);
+  TPU_LAYOUT_ADD(&layout, made.space.kept, inputs);
+  TPU_LAYOUT_ADD(&layout, made.space.inputs, inputs);
+  TPU_LAYOUT_ADD(&layout, made.space.outputs, outputs);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
+  *block = made;
   *out_block = block;
   return NULL;
 }

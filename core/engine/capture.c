@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "engine/flush.h"
 #include "engine/storage.h"
 #include "engine/template.h"
@@ -39,14 +40,18 @@ static void note_input(tpui_captured_input_t* input, const tpu_operand_t* operan
 static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs) {
   TPU_RETURN_IF_ERROR(tpui_prepare_operands(input_count, inputs, "an operation"));
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(
-      1, sizeof(tpui_capture_t) + (size_t)input_count * sizeof(tpui_captured_input_t), &memory));
-  tpui_capture_t* c = memory;
+  tpui_capture_t* c = NULL;
+  tpui_captured_input_t* places = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, c, 1);
+  TPU_LAYOUT_ADD(&layout, places, (size_t)input_count);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   c->thread = pthread_self();
   c->first_record = (uint32_t)e->recorder.record_count;
   c->first_value = (uint32_t)e->recorder.value_count;
   c->first_serial = e->next_serial;
-  c->inputs = (tpui_captured_input_t*)(c + 1);
+  c->inputs = places;
   c->input_count = input_count;
   for (int k = 0; k < input_count; ++k) note_input(&c->inputs[k], &inputs[k]);
   e->capture = c;

@@ -89,11 +89,10 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   return status;
 }
 
-void tpu_engine_stats(const tpu_engine_t* engine, tpu_engine_stats_t* out_stats) {
-  tpu_engine_t* e = (tpu_engine_t*)engine;
-  tpu_mutex_lock(&e->lock);
-  *out_stats = e->stats;
-  tpu_mutex_unlock(&e->lock);
+void tpu_engine_stats(tpu_engine_t* engine, tpu_engine_stats_t* out_stats) {
+  tpu_mutex_lock(&engine->lock);
+  *out_stats = engine->stats;
+  tpu_mutex_unlock(&engine->lock);
 }
 
 void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats) {

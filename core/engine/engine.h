@@ -188,7 +188,7 @@ typedef struct tpu_engine_stats_t {
   int64_t launches;      // programs executed
   int64_t awaits;        // contents that syncs waited for
 } tpu_engine_stats_t;
-void tpu_engine_stats(const tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
+void tpu_engine_stats(tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
 
 void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats);
 void tpu_engine_reset_stats(tpu_engine_t* engine);

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/env.h"
+#include "base/layout.h"
 #include "engine/errors.h"
 #include "engine/finite.h"
 
@@ -23,28 +24,6 @@ struct tpui_flight_t {
   void* memory;  // of the arrays above, reused from job to job
   size_t capacity;
 };
-
-static void* carve(char** cursor, size_t size) {
-  void* at = *cursor;
-  *cursor += (size + 15) / 16 * 16;
-  return at;
-}
-
-/* Lays the flight's arrays out in its memory, which grows as needed. */
-static tpu_status_t reserve_flight(tpui_flight_t* f, const tpu_recorder_t* r, size_t undo_count) {
-  size_t v = r->value_count, x = r->external_count, s = r->slot_count;
-  size_t bytes = v * 16 + x * 9 + s * 8 + undo_count * sizeof(tpui_undo_t) + 6 * 16;
-  TPU_RETURN_IF_ERROR(tpu_grow(&f->memory, &f->capacity, bytes, 1));
-  char* cursor = f->memory;
-  f->values = carve(&cursor, v * sizeof(void*));
-  f->job.buffers = carve(&cursor, v * sizeof(void*));
-  f->job.externals = carve(&cursor, x * sizeof(void*));
-  f->job.slots = carve(&cursor, s * sizeof(tpu_slot_t));
-  f->undo = carve(&cursor, undo_count * sizeof(tpui_undo_t));
-  f->job.external_dead = carve(&cursor, x);
-  memset(f->job.buffers, 0, v * sizeof(void*));
-  return NULL;
-}
 
 static void give_flight(tpu_engine_t* e, tpui_flight_t* flight) {
   flight->next_free = e->free_flights;
@@ -69,40 +48,46 @@ void tpui_flights_free(tpu_engine_t* e) {
   }
 }
 
-/* A window may have no externals, slots or undo entries, and then no arrays for them. */
-static void copy_array(void* to, const void* from, size_t bytes) {
-  if (bytes > 0) memcpy(to, from, bytes);
+/* Copies the window into the flight's arrays. */
+static tpu_status_t copy_window(const tpu_engine_t* e, tpui_flight_t* f, const uint8_t* dead) {
+  const tpu_recorder_t* r = &e->recorder;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_COPY(&layout, f->values, r->values, r->value_count);
+  TPU_LAYOUT_ADD(&layout, f->job.buffers, r->value_count);
+  TPU_LAYOUT_COPY(&layout, f->job.externals, r->externals, r->external_count);
+  TPU_LAYOUT_COPY(&layout, f->job.slots, r->slots, r->slot_count);
+  TPU_LAYOUT_COPY(&layout, f->undo, e->undo, e->undo_count);
+  TPU_LAYOUT_COPY(&layout, f->job.external_dead, dead, r->external_count);
+  TPU_RETURN_IF_ERROR(tpu_layout_reuse(&layout, &f->memory, &f->capacity));
+  memset(f->job.buffers, 0, r->value_count * sizeof(*f->job.buffers));
+  return NULL;
 }
 
-/* Live values point at the flight's entries, externals change owner. */
-static void fill_flight(tpu_engine_t* e, tpui_flight_t* f, tpui_plan_t* plan,
-                        tpui_variant_t* variant, const uint8_t* dead) {
-  tpu_recorder_t* r = &e->recorder;
-  f->engine = e;
-  f->job.serial = f->job.failed_job = ++e->job_serial;
-  f->plan = plan;
-  f->variant = variant;
-  copy_array(f->values, r->values, r->value_count * sizeof(void*));
+/* Live values point at the flight's entries, externals and undo entries change owner. */
+static void take_window(tpu_engine_t* e, tpui_flight_t* f) {
+  const tpu_recorder_t* r = &e->recorder;
   for (size_t v = 0; v < r->value_count; ++v) {
     if (f->values[v] == NULL) continue;
     f->values[v]->pending.slot = &f->values[v];
     f->values[v]->state = TPU_VALUE_LAUNCHED;
   }
-  copy_array(f->job.externals, r->externals, r->external_count * sizeof(void*));
   for (size_t i = 0; i < r->external_count; ++i) {
-    tpu_value_retain(r->externals[i]);
-    if (dead[i]) tpu_value_set_given(&e->pool, r->externals[i], true);
+    tpu_value_retain(f->job.externals[i]);
+    if (f->job.external_dead[i]) tpu_value_set_given(&e->pool, f->job.externals[i], true);
   }
-  copy_array((void*)f->job.slots, r->slots, r->slot_count * sizeof(tpu_slot_t));
-  copy_array((void*)f->job.external_dead, dead, r->external_count);
-  copy_array(f->undo, e->undo, e->undo_count * sizeof(tpui_undo_t));
-  f->undo_count = e->undo_count;
-  e->undo_count = 0;
-  f->job.device = e->device;
-  f->job.steps = variant->steps;
-  f->job.step_count = variant->step_count;
   f->job.external_count = (uint32_t)r->external_count;
   f->job.value_count = (uint32_t)r->value_count;
+  f->undo_count = e->undo_count;
+  e->undo_count = 0;
+}
+
+static void begin_job(tpui_flight_t* f) {
+  tpu_engine_t* e = f->engine;
+  f->job.serial = f->job.failed_job = ++e->job_serial;
+  f->job.device = e->device;
+  f->job.steps = f->variant->steps;
+  f->job.step_count = f->variant->step_count;
   f->job.launches = 0;
   f->job.error = NULL;
 }
@@ -111,12 +96,16 @@ tpu_status_t tpui_flight_load(tpu_engine_t* e, tpui_plan_t* plan, tpui_variant_t
                               const uint8_t* external_dead, tpui_flight_t** out_flight) {
   tpui_flight_t* flight = NULL;
   TPU_RETURN_IF_ERROR(take_flight(e, &flight));
-  tpu_status_t status = reserve_flight(flight, &e->recorder, e->undo_count);
+  tpu_status_t status = copy_window(e, flight, external_dead);
   if (status != NULL) {
     give_flight(e, flight);
     return status;
   }
-  fill_flight(e, flight, plan, variant, external_dead);
+  flight->engine = e;
+  flight->plan = plan;
+  flight->variant = variant;
+  take_window(e, flight);
+  begin_job(flight);
   *out_flight = flight;
   return NULL;
 }

@@ -28,8 +28,7 @@ typedef struct tpui_variant_t {
 
 typedef struct tpui_plan_t {
   uint64_t hash;
-  tpu_window_t window;  // owned copy, without slots
-  void* window_memory;
+  tpu_window_t window;  // a copy without slots; its arrays lie behind the plan
   int variant_count;
   tpui_variant_t* variants[TPUI_MAX_VARIANTS];  // newest first
   struct tpui_plan_t* next;  // plan of the window that followed last time; may be gone: see cache

@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/layout.h"
 #include "engine/plan.h"
 
 /* More windows than this are not one program's steady state; the oldest half goes. */
@@ -36,7 +37,6 @@ void tpui_variant_free(tpui_variant_t* variant) {
 
 static void free_plan(tpui_plan_t* plan) {
   for (int i = 0; i < plan->variant_count; ++i) tpui_variant_free(plan->variants[i]);
-  tpu_free(plan->window_memory);
   tpu_free(plan);
 }
 
@@ -118,28 +118,25 @@ static tpu_status_t make_room(tpui_plan_cache_t* cache) {
   return (cache->count + 1) * 2 > cache->capacity ? rebuild(cache, 0) : NULL;
 }
 
-/* Copies `count` elements into the block at `*cursor`, and moves it on. */
-static void* place(char** cursor, const void* data, size_t count, size_t size) {
-  void* at = *cursor;
-  if (count > 0) memcpy(at, data, count * size);
-  *cursor += (count * size + 7) / 8 * 8;
-  return at;
-}
-
-static tpu_status_t copy_window(const tpu_window_t* w, tpui_plan_t* plan) {
-  size_t words = (size_t)w->word_count + 3 * (size_t)w->record_count + 2 * (size_t)w->value_count +
-                 w->external_count;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, words * sizeof(uint32_t) + 64, &plan->window_memory));
-  char* cursor = plan->window_memory;
-  plan->window = *w;
-  plan->window.words = place(&cursor, w->words, w->word_count, 4);
-  plan->window.record_words = place(&cursor, w->record_words, w->record_count, 4);
-  plan->window.record_values = place(&cursor, w->record_values, w->record_count, 4);
-  plan->window.record_slots = place(&cursor, w->record_slots, w->record_count, 4);
-  plan->window.value_metas = place(&cursor, w->value_metas, w->value_count, 4);
-  plan->window.value_records = place(&cursor, w->value_records, w->value_count, 4);
-  plan->window.external_metas = place(&cursor, w->external_metas, w->external_count, 4);
-  plan->window.slots = NULL;
+/* An empty plan with a copy of the window, in one block. */
+static tpu_status_t make_plan(const tpu_window_t* w, tpui_plan_t** out_plan) {
+  tpu_window_t copy = *w;
+  copy.slots = NULL;
+  tpui_plan_t* plan = NULL;
+  void* memory = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, plan, 1);
+  TPU_LAYOUT_COPY(&layout, copy.words, w->words, w->word_count);
+  TPU_LAYOUT_COPY(&layout, copy.record_words, w->record_words, w->record_count);
+  TPU_LAYOUT_COPY(&layout, copy.record_values, w->record_values, w->record_count);
+  TPU_LAYOUT_COPY(&layout, copy.record_slots, w->record_slots, w->record_count);
+  TPU_LAYOUT_COPY(&layout, copy.value_metas, w->value_metas, w->value_count);
+  TPU_LAYOUT_COPY(&layout, copy.value_records, w->value_records, w->value_count);
+  TPU_LAYOUT_COPY(&layout, copy.external_metas, w->external_metas, w->external_count);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
+  plan->window = copy;
+  *out_plan = plan;
   return NULL;
 }
 
@@ -148,14 +145,9 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
   *out_plan = NULL;
   TPU_RETURN_IF_ERROR(make_room(cache));
   tpui_plan_t* plan = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(*plan), (void**)&plan));
+  TPU_RETURN_IF_ERROR(make_plan(window, &plan));
   plan->hash = hash;
   plan->last_use = cache->clock;
-  tpu_status_t status = copy_window(window, plan);
-  if (status != NULL) {
-    free_plan(plan);
-    return status;
-  }
   insert(cache, plan);
   *out_plan = plan;
   return NULL;

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "engine/flush.h"
 #include "engine/storage.h"
 #include "engine/watch.h"
@@ -165,12 +166,12 @@ static tpu_status_t scratch_open(scratch_t* s, const tpu_call_t* call) {
   s->memory = NULL;
   size_t words = 3 + (size_t)call->operand_count + (size_t)call->result_count;
   if (TPU_LIKELY(words <= INLINE_WORDS && call->result_count <= INLINE_RESULTS)) return NULL;
-  size_t results = (size_t)call->result_count;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, words * 4 + results * 12 + 16, &s->memory));
-  s->values = s->memory;
-  s->metas = (tpu_meta_id_t*)(s->values + results);
-  s->signature = s->metas + results;
-  return NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, s->values, (size_t)call->result_count);
+  TPU_LAYOUT_ADD(&layout, s->metas, (size_t)call->result_count);
+  TPU_LAYOUT_ADD(&layout, s->signature, words);
+  return tpu_layout_allocate(&layout, &s->memory);
 }
 
 static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* s,

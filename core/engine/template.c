@@ -3,36 +3,27 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "engine/state.h"
-
-static void* carve(char** cursor, size_t size) {
-  void* at = *cursor;
-  *cursor += (size + 7) / 8 * 8;
-  return at;
-}
 
 tpu_status_t tpui_template_create(tpu_engine_t* e, const char* name, size_t words, size_t inputs,
                                   size_t constants, size_t results, tpu_template_t** out_template) {
   *out_template = NULL;
-  size_t length = strlen(name) + 1;
-  // Each slot belongs to an operand of two words.
-  size_t bytes = sizeof(tpu_template_t) + words * 8u + inputs * 4 + constants * 8 + results * 8 +
-                 length + 8 * 8;
+  tpu_template_t *block = NULL, made = {.engine = e};
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, bytes, &memory));
-  tpu_template_t* t = memory;
-  char* cursor = (char*)(t + 1);
-  t->slots = carve(&cursor, words * 4u);
-  t->constants = carve(&cursor, constants * sizeof(void*));
-  t->words = carve(&cursor, words * sizeof(uint32_t));
-  t->input_views = carve(&cursor, inputs * sizeof(tpu_meta_id_t));
-  t->results = carve(&cursor, results * sizeof(uint32_t));
-  t->result_views = carve(&cursor, results * sizeof(tpu_meta_id_t));
-  char* text = carve(&cursor, length);
-  memcpy(text, name, length);
-  t->name = text;
-  t->engine = e;
-  *out_template = t;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, block, 1);
+  TPU_LAYOUT_COPY(&layout, made.name, name, strlen(name) + 1);
+  TPU_LAYOUT_ADD(&layout, made.words, words);
+  TPU_LAYOUT_ADD(&layout, made.slots, words / 2);  // each belongs to an operand, of two words
+  TPU_LAYOUT_ADD(&layout, made.input_views, inputs);
+  TPU_LAYOUT_ADD(&layout, made.constants, constants);
+  TPU_LAYOUT_ADD(&layout, made.results, results);
+  TPU_LAYOUT_ADD(&layout, made.result_views, results);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
+  *block = made;
+  *out_template = block;
   return NULL;
 }
 

@@ -3,9 +3,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "base/log.h"
 
-#define INLINE_INPUTS 96
+#define INLINE_BUFFERS 96
 
 static tpu_status_t pack_ints(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** out_buffer) {
   int64_t inline_numbers[64], count = step->packed.int_count;
@@ -77,16 +78,19 @@ static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_
 }
 
 static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
-  tpu_buffer_t* inline_inputs[INLINE_INPUTS];
-  uint8_t inline_donated[INLINE_INPUTS];
-  size_t inputs = step->input_count + 2, outputs = step->output_count;
-  void* memory = inline_inputs;
+  tpu_buffer_t* inline_buffers[INLINE_BUFFERS];
+  uint8_t inline_donated[INLINE_BUFFERS];
+  size_t inputs = (size_t)step->input_count + 2, outputs = step->output_count;
+  tpu_buffer_t** buffers = inline_buffers;  // inputs, then outputs
   uint8_t* donated = inline_donated;
-  if (inputs + outputs > INLINE_INPUTS) {
-    TPU_RETURN_IF_ERROR(tpu_calloc(inputs + outputs, sizeof(void*) + 1, &memory));
-    donated = (uint8_t*)((void**)memory + inputs + outputs);
+  void* memory = NULL;
+  if (inputs + outputs > INLINE_BUFFERS) {
+    tpu_layout_t layout;
+    tpu_layout_init(&layout);
+    TPU_LAYOUT_ADD(&layout, buffers, inputs + outputs);
+    TPU_LAYOUT_ADD(&layout, donated, inputs);
+    TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   }
-  tpu_buffer_t** buffers = memory;
   tpu_status_t status = NULL;
   if (step->error != NULL) {
     status = tpu_status_copy(step->error);
@@ -97,7 +101,7 @@ static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
       for (size_t i = 0; i < outputs; ++i) job->buffers[step->outputs[i]] = buffers[inputs + i];
     }
   }
-  if (memory != inline_inputs) tpu_free(memory);
+  tpu_free(memory);
   return status;
 }
 

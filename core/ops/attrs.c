@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/hash.h"
 #include "base/intern.h"
+#include "base/layout.h"
 
 static tpui_intern_t sets = TPUI_INTERN_INIT;
 
@@ -92,9 +92,7 @@ static bool match_set(const void* item_pointer, const void* key_pointer) {
 }
 
 // Copies the texts behind each other and notes where each value starts.
-static void index_values(attrs_item_t* item, uint32_t* positions, char* texts) {
-  item->positions = positions;
-  item->texts = texts;
+static void index_values(const attrs_item_t* item, uint32_t* positions, char* texts) {
   uint32_t place = 0;
   for (uint32_t i = 0; i < item->count; ++i) {
     positions[i] = place;
@@ -114,17 +112,20 @@ static tpu_status_t make_set(const void* key_pointer, void** out_item) {
     uint64_t header = key->words[place];
     if (header_kind(header) == TPU_ATTR_TEXT) text_bytes += header_length(header) + 1;
   }
-  size_t word_bytes = key->size * sizeof(uint64_t);
-  size_t position_bytes = key->count * sizeof(uint32_t);
-  TPU_RETURN_IF_ERROR(
-      tpu_calloc(1, sizeof(attrs_item_t) + word_bytes + position_bytes + text_bytes, out_item));
-  attrs_item_t* item = *out_item;
-  char* memory = (char*)(item + 1);
-  memcpy(memory, key->words, word_bytes);
-  item->size = key->size;
-  item->count = key->count;
-  item->words = (const uint64_t*)(const void*)memory;
-  index_values(item, (uint32_t*)(void*)(memory + word_bytes), memory + word_bytes + position_bytes);
+  attrs_item_t *item = NULL, made = {.size = key->size, .count = key->count};
+  uint32_t* positions = NULL;
+  char* texts = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, item, 1);
+  TPU_LAYOUT_COPY(&layout, made.words, key->words, key->size);
+  TPU_LAYOUT_ADD(&layout, positions, key->count);
+  TPU_LAYOUT_ADD(&layout, texts, text_bytes);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, out_item));
+  made.positions = positions;
+  made.texts = texts;
+  index_values(&made, positions, texts);
+  *item = made;
   return NULL;
 }
 

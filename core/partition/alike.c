@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/layout.h"
 #include "partition/partition.h"
 
 /* A program written down so that equal words mean equal texts but for the numbers: values are named
@@ -134,21 +135,17 @@ tpu_status_t tpu_partition_share(const tpu_window_t* window, const tpu_partition
   writer_t w = {.window = window};
   shape_t* shapes = NULL;
   void* memory = NULL;
-  size_t words = (size_t)window->slot_count + window->value_count + window->external_count;
-  tpu_status_t status = tpu_calloc(words + 1, sizeof(uint32_t), &memory);
-  if (status == NULL) {
-    status = tpu_calloc(partition->program_count + 1, sizeof(*shapes), (void**)&shapes);
-  }
-  if (status == NULL) {
-    w.slots = memory;
-    w.value_names = w.slots + window->slot_count;
-    w.external_names = w.value_names + window->value_count;
-  }
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, shapes, partition->program_count);
+  TPU_LAYOUT_ADD(&layout, w.slots, window->slot_count);
+  TPU_LAYOUT_ADD(&layout, w.value_names, window->value_count);
+  TPU_LAYOUT_ADD(&layout, w.external_names, window->external_count);
+  tpu_status_t status = tpu_layout_allocate(&layout, &memory);
   for (uint32_t p = 0; status == NULL && p < partition->program_count; ++p) {
     status = put_program(&w, &partition->programs[p], &shapes[p]);
   }
   if (status == NULL) mark(&w, shapes, partition->program_count, dynamic);
-  tpu_free(shapes);
   tpu_free(w.words);
   tpu_free(memory);
   return status;

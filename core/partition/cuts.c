@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/layout.h"
 #include "partition/partition.h"
 
 #define GRAM 4             // records that must agree before a repeat is considered
@@ -42,9 +43,13 @@ static tpu_status_t link_grams(cutter_t* c) {
   size_t capacity = 64;
   while (capacity < (size_t)c->count * 2) capacity *= 2;
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(capacity, sizeof(uint64_t) + sizeof(uint32_t), &memory));
-  uint64_t* keys = memory;
-  uint32_t* places = (uint32_t*)(keys + capacity);
+  uint64_t* keys = NULL;
+  uint32_t* places = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, keys, capacity);
+  TPU_LAYOUT_ADD(&layout, places, capacity);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   for (uint32_t i = c->count; i-- > 0;) {
     c->next[i] = c->count;
     if (i + GRAM > c->count) continue;
@@ -251,15 +256,16 @@ tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* ord
   if (count == 0) return NULL;
   size_t n = count, v = window->value_count;
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, n * 20 + 8 + v * 4, &memory));
-  char* cursor = memory;
   cutter_t c = {
       .window = window, .order = order, .count = count, .options = options, .cuts = out_cuts};
-  c.signatures = (uint64_t*)cursor;
-  c.crossing = (int64_t*)(cursor += n * 8);
-  c.next = (uint32_t*)(cursor += (n + 1) * 8);
-  c.last_use = (uint32_t*)(cursor + n * 4);
-  memset(c.last_use, 0xff, v * 4);
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, c.signatures, n);
+  TPU_LAYOUT_ADD(&layout, c.crossing, n + 1);
+  TPU_LAYOUT_ADD(&layout, c.next, n);
+  TPU_LAYOUT_ADD(&layout, c.last_use, v);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
+  memset(c.last_use, 0xff, v * sizeof(*c.last_use));
   for (uint32_t i = 0; i < count; ++i) c.signatures[i] = tpu_partition_signature(window, order[i]);
   tpu_status_t status = link_grams(&c);
   if (status == NULL) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "partition/partition.h"
 
 /* Shorter runs are left alone: they are cheap in any order. */
@@ -118,15 +119,19 @@ tpu_status_t tpui_partition_order(const tpu_window_t* w, const uint8_t* live, ui
   *out_count = 0;
   size_t n = w->record_count, v = w->value_count;
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, n * 18 + v * 5 + 16, &memory));
-  char* cursor = memory;
-  run_t run = {.keys = (uint64_t*)cursor};
-  run.parents = (uint32_t*)(cursor += n * 8);
-  uint32_t* scratch = (uint32_t*)(cursor += n * 4);
-  run.value_places = (uint32_t*)(cursor += n * 4);
-  uint8_t* value_needed = (uint8_t*)(cursor += v * 4);
-  uint8_t* record_needed = (uint8_t*)(cursor += v);
-  run.front = (uint8_t*)(cursor + n);
+  run_t run = {0};
+  uint32_t* scratch = NULL;
+  uint8_t *value_needed = NULL, *record_needed = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, run.keys, n);
+  TPU_LAYOUT_ADD(&layout, run.parents, n);
+  TPU_LAYOUT_ADD(&layout, run.front, n);
+  TPU_LAYOUT_ADD(&layout, run.value_places, v);
+  TPU_LAYOUT_ADD(&layout, scratch, n);
+  TPU_LAYOUT_ADD(&layout, value_needed, v);
+  TPU_LAYOUT_ADD(&layout, record_needed, n);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   mark_needed(w, live, value_needed, record_needed);
   for (uint32_t i = 0; i < n; ++i) {
     if (record_needed[i]) out_order[(*out_count)++] = i;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 
 typedef struct maker_t {
   const tpu_window_t* window;
@@ -91,15 +92,16 @@ static tpu_status_t make_programs(const tpu_window_t* w, const uint8_t* live,
                                   const uint8_t* external_dead, const uint32_t* cuts,
                                   uint32_t cut_count, uint32_t count, tpu_partition_t* out) {
   size_t values = w->value_count, externals = w->external_count;
-  void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(3 * values + 2 * externals + 1, sizeof(uint32_t), &memory));
-  uint32_t* cursor = memory;
   maker_t m = {.window = w, .live = live, .external_dead = external_dead, .out = out};
-  m.value_program = cursor;
-  m.value_last = (cursor += values);
-  m.value_seen = (cursor += values);
-  m.external_last = (cursor += values);
-  m.external_seen = cursor + externals;
+  void* memory = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, m.value_program, values);
+  TPU_LAYOUT_ADD(&layout, m.value_last, values);
+  TPU_LAYOUT_ADD(&layout, m.value_seen, values);
+  TPU_LAYOUT_ADD(&layout, m.external_last, externals);
+  TPU_LAYOUT_ADD(&layout, m.external_seen, externals);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   memset(m.value_program, 0xff, values * sizeof(uint32_t));
   memset(m.value_last, 0xff, values * sizeof(uint32_t));
   for (uint32_t p = 0; p < cut_count; ++p) {

@@ -64,7 +64,7 @@ static tpu_status_t compile(tpu_device_t* device, const char* text, tpu_executab
                                 out);
 }
 
-static tpu_memory_stats_t memory_of(const tpu_device_t* device) {
+static tpu_memory_stats_t memory_of(tpu_device_t* device) {
   tpu_memory_stats_t stats;
   tpu_device_memory_stats(device, &stats);
   return stats;
