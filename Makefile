@@ -1,5 +1,5 @@
 # make run    trains a small GPT on device "tpu" (sets everything up first)
-# make test   the whole test suite
+# make test   every kind of test; make test-all takes whole sweeps instead of parts, and the analyzer
 # make bench  speed table: this device beside PyTorch's CPU kernels
 # make golden rewrites the expected StableHLO in tests/golden
 # make build | wheel | clean | distclean
@@ -19,8 +19,8 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: run test bench bench-jax build build-tests wheel clean distclean venv check format ctest ctest-all \
-  golden asan tsan tidy pytest
+.PHONY: run test test-all bench bench-jax build build-tests wheel clean distclean venv check tidy \
+  format ctest ctest-all golden asan tsan pytest
 .DELETE_ON_ERROR:
 
 run: build
@@ -53,7 +53,11 @@ build: build/main/build.ninja $(VENV)/.linked
 
 # A section per job, and a table of their seconds at the end.
 test:
-	+@$(PYTHON) tools/run_jobs.py "$(MAKE)" venv build check ctest asan tsan pytest
+	+@$(PYTHON) tools/run_jobs.py "$(MAKE)" venv build check ctest asan,tsan pytest
+
+test-all: export TORCH_TPU_TEST_ALL := 1
+test-all:
+	+@$(PYTHON) tools/run_jobs.py "$(MAKE)" venv build check tidy ctest asan,tsan pytest
 
 venv: $(VENV)/.test
 	@:
@@ -104,9 +108,8 @@ build-tests: build/tests/build.ninja
 ctest: build-tests
 	$(WITH_PLUGIN) build/tests/$(C_TESTS)
 
-# With the sweeps that ctest takes a part of.
-ctest-all: build-tests
-	TORCH_TPU_TEST_ALL=1 $(WITH_PLUGIN) build/tests/$(C_TESTS)
+ctest-all: export TORCH_TPU_TEST_ALL := 1
+ctest-all: ctest
 
 # Rewrites what tests/golden/*.golden say about emitted programs; read the diff before committing it.
 golden: build-tests

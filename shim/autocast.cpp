@@ -1,6 +1,6 @@
-// Autocast: CUDA's lists of operations, with bfloat16 as the default low precision. One boxed kernel
-// serves them all; ATen/autocast_mode.h, which makes one per operation, includes every operation's
-// header.
+// Autocast: CUDA's lists of operations, with bfloat16 as the default low precision. One boxed
+// kernel serves them all; ATen/autocast_mode.h, which makes one per operation, includes every
+// operation's header.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>

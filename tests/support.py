@@ -14,6 +14,8 @@ TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 DEVICE = torch.device(os.environ.get("TORCH_TPU_TEST_DEVICE", "tpu"))
 MODES = ("fused", "strict", "debug")
+# Sweeps run in part, or whole: `make test-all` sets this.
+TEST_ALL = "TORCH_TPU_TEST_ALL" in os.environ
 
 
 def has_modes():

@@ -1,16 +1,17 @@
 """Random programs of views, in-place writes and copies against the CPU (see fuzz_views.py).
 
-FUZZ_PROGRAMS sets how many run (2,000), FUZZ_SEED the first seed (0). Seven of ten run in Fused
-mode with few value checks, so that long windows are exercised; the others in Strict and Debug."""
+FUZZ_PROGRAMS sets how many run (600; 2,000 in make test-all), FUZZ_SEED the first seed (0). Seven
+of ten run in Fused mode with few value checks, so that long windows are exercised; the others in
+Strict and Debug."""
 
 import os
 
 import pytest
 
 import fuzz_views
-from support import eager_mode, has_modes
+from support import TEST_ALL, eager_mode, has_modes
 
-PROGRAMS = int(os.environ.get("FUZZ_PROGRAMS", "2000"))
+PROGRAMS = int(os.environ.get("FUZZ_PROGRAMS", "2000" if TEST_ALL else "600"))
 FIRST = int(os.environ.get("FUZZ_SEED", "0"))
 CHUNK = 50
 MODES = ("fused",) * 7 + ("strict",) * 2 + ("debug",)

@@ -1,7 +1,8 @@
 """Every row of the op table against the CPU on PyTorch's own samples, forward and backward.
 
 The rows name their op_db entries in the table's last column. All other op_db entries run in float32
-through the fallback (marker `breadth`): every 4th by default, TORCH_TPU_BREADTH=1 for all."""
+through the fallback (marker `breadth`): every 4th; all with TORCH_TPU_BREADTH=1 and in make
+test-all, which also runs each row in one more dtype."""
 
 import copy
 import functools
@@ -14,13 +15,22 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
 
 import op_table
-from support import DEVICE, counting, fallback_stats, has_modes, mirror, tensors_in, tree_map
+from support import (
+  DEVICE,
+  TEST_ALL,
+  counting,
+  fallback_stats,
+  has_modes,
+  mirror,
+  tensors_in,
+  tree_map,
+)
 from torch_tpu import _C
 from unsupported_ops import UNSUPPORTED, UNSUPPORTED_BREADTH
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 SAMPLES = int(os.environ.get("TORCH_TPU_OP_SAMPLES", "8"))
-BREADTH = max(int(os.environ.get("TORCH_TPU_BREADTH", "4")), 1)
+BREADTH = max(int(os.environ.get("TORCH_TPU_BREADTH", "1" if TEST_ALL else "4")), 1)
 # Numbers differ by design: shape, dtype and strides are compared, not values.
 RANDOM = {
   "bernoulli",
@@ -108,13 +118,13 @@ def entries_for(name):
 
 
 def dtypes_for(op, position):
-  """float32 where possible and two others, which ones depends on the row's position: the whole
-  table covers all dtypes without running each op in each."""
+  """float32 where possible and one or two others, which ones depends on the row's position: the
+  whole table covers all dtypes without running each op in each."""
   has = op.supported_dtypes("cpu")
   chosen = [torch.float32] if torch.float32 in has else []
   others = [d for d in EXTRA_DTYPES if d in has]
   if others:
-    chosen += [others[position % len(others)], others[(position + 1) % len(others)]]
+    chosen += [others[(position + k) % len(others)] for k in range(2 if TEST_ALL else 1)]
   return list(dict.fromkeys(chosen))
 
 

@@ -2,13 +2,16 @@
 
 Usage: run_jobs.py MAKE TARGET...
 
-Ends at the first target that fails, with its exit status.
+Targets that are joined by commas run side by side; what they print is shown when they end. Stops
+behind the first target that fails, with its exit status.
 """
 
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 
 def heading(text):
@@ -16,27 +19,49 @@ def heading(text):
   print(f"\n== {text} ".ljust(width, "="), flush=True)
 
 
-def run(make, target):
-  """(seconds, exit status) of one target; what it prints goes where ours goes."""
-  heading(target)
+def run(make, target, output=None):
+  """(seconds, exit status) of one target; `output` is a file, None for our own."""
   begin = time.monotonic()
-  done = subprocess.run([make, "--no-print-directory", target])
+  command = [make, "--no-print-directory", target]
+  done = subprocess.run(command, stdout=output, stderr=output and subprocess.STDOUT)
   return time.monotonic() - begin, done.returncode
 
 
-def main(make, *targets):
-  results = {}
-  for target in targets:
-    results[target] = run(make, target)
-    if results[target][1] != 0:
-      break
+def run_together(make, targets):
+  """The results of several targets, by name."""
+  files = [tempfile.TemporaryFile() for _ in targets]
+  with ThreadPoolExecutor(len(targets)) as pool:
+    results = list(pool.map(lambda target, file: run(make, target, file), targets, files))
+  for target, file in zip(targets, files):
+    heading(target)
+    file.seek(0)
+    print(file.read().decode(errors="replace"), end="", flush=True)
+  return dict(zip(targets, results))
+
+
+def print_table(targets, results, seconds):
   heading("jobs")
   for target in targets:
-    seconds, status = results.get(target, (None, None))
+    took, status = results.get(target, (None, None))
     state = "not run" if status is None else "ok" if status == 0 else f"FAILED ({status})"
-    print(f"{target:<12}{'' if seconds is None else f'{seconds:.1f} s':>10}  {state}")
-  print(f"{'all':<12}{sum(seconds for seconds, _ in results.values()):>8.1f} s")
-  return max(abs(status) for _, status in results.values())
+    print(f"{target:<12}{'' if took is None else f'{took:.1f} s':>10}  {state}")
+  print(f"{'all':<12}{seconds:>8.1f} s")
+
+
+def main(make, *groups):
+  begin = time.monotonic()
+  groups = [group.split(",") for group in groups]
+  results = {}
+  for group in groups:
+    if len(group) > 1:
+      results |= run_together(make, group)
+    else:
+      heading(group[0])
+      results[group[0]] = run(make, group[0])
+    if any(status != 0 for _, status in results.values()):
+      break
+  print_table(sum(groups, []), results, time.monotonic() - begin)
+  return next((status for _, status in results.values() if status != 0), 0)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def reset_fallback_stats() -> None:
   """Empties fallback_stats."""
 
 def decomposition_stats() -> dict[str, dict[str, int]]:
-  """Decomposed calls per operation since the start or the last reset: traced and replayed."""
+  """Decomposed calls per operation since the start or last reset: traced and replayed."""
 
 def reset_decomposition_stats() -> None:
   """Empties decomposition_stats."""

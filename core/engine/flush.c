@@ -124,8 +124,8 @@ tpu_status_t tpui_flush(tpu_engine_t* e) {
 }
 
 /* Waits for all content that is there and gives the first error that nobody was told. Devices may
- * accept a program and fail it later. Gives the lock up while it waits; what others add meanwhile is
- * newer, so that it need not be waited for. */
+ * accept a program and fail it later. Gives the lock up while it waits; what others add meanwhile
+ * is newer, so that it need not be waited for. */
 static tpu_status_t await_contents(tpu_engine_t* e) {
   tpu_status_t result = NULL;
   for (size_t left = e->pool.unawaited_count; left > 0 && e->pool.oldest != NULL; --left) {

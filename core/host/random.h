@@ -51,20 +51,20 @@ typedef struct tpu_random_draw_t {
 bool tpu_random_takes(tpu_random_kind_t kind, tpu_dtype_t math, tpu_dtype_t result);
 
 /* Writes elements [first, last) of the result, the first one at `out`. Ranges may be written in any
- * order and on any thread; `first` must be a multiple of 4. TPU_INVALID_ARGUMENT when it is not, and
- * for results that tpu_random_takes does not. */
+ * order and on any thread; `first` must be a multiple of 4. TPU_INVALID_ARGUMENT when it is not,
+ * and for results that tpu_random_takes does not. */
 TPU_MUST_USE tpu_status_t tpu_random_fill(const tpu_random_draw_t* draw, tpu_dtype_t result,
                                           int64_t first, int64_t last, void* out);
 
 /* Writes 0 ... count - 1 in random order as I64 (count up to 2^32) or I32 (2^31). This order is the
- * CPU platform's own: the StableHLO form sorts random keys instead. Long ones take 4 bytes of memory
- * per number. */
+ * CPU platform's own: the StableHLO form sorts random keys instead. Long ones take 4 bytes of
+ * memory per number. */
 TPU_MUST_USE tpu_status_t tpu_random_permutation(uint64_t seed, uint64_t offset, tpu_dtype_t result,
                                                  int64_t count, void* out);
 
-/* Draws from rows of classes: `samples` numbers of classes for each row of `weights` [rows, classes],
- * which need not add up to 1, to `out` [rows, samples]. Without replacement, samples <= classes:
- * those with the largest weight / exponential draw, in that order. */
+/* Draws from rows of classes: `samples` numbers of classes for each row of `weights` [rows,
+ * classes], which need not add up to 1, to `out` [rows, samples]. Without replacement, samples <=
+ * classes: those with the largest weight / exponential draw, in that order. */
 typedef struct tpu_random_classes_t {
   uint64_t seed, offset;  // draws are in the wide form
   tpu_dtype_t dtype;      // of the weights: F32 or F64

@@ -93,7 +93,7 @@ static bool same_set(const set_t* a, const set_t* b) {
   return same;
 }
 
-/* Every reader at every position, inside and outside: its own kind gives the value, others nothing. */
+/* Every reader at every position, inside and outside: only its own kind gives the value. */
 static bool reads_back(tpu_attrs_id_t id, int position, const value_t* v) {
   const int64_t* numbers;
   int count = tpu_attr_ints(id, position, &numbers);

@@ -1,5 +1,5 @@
-/* Random calls of the StableHLO builder. Whatever the shapes, a call gives a sound value or latches an
- * error; after an error nothing is written any more; what was written without one compiles. */
+/* Random calls of the StableHLO builder. Whatever the shapes, a call gives a sound value or latches
+ * an error; after an error nothing is written any more; what was written without one compiles. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -127,7 +127,7 @@ static bool plan_is_inside(const tpu_meta_t* base, const tpu_meta_t* view,
   return product == base->numel && kept <= (view->numel > 1 ? view->numel : 1);
 }
 
-/* At another offset inside the base: the plan takes it with starts that stay inside, or does not. */
+/* At another offset inside the base: the plan takes it, with starts that stay inside, or not. */
 static bool starts_are_inside(const tpu_meta_t* base, const tpu_meta_t* view,
                               const tpu_view_plan_t* plan) {
   int64_t starts[TPU_VIEW_MAX_FACTORS];

@@ -1,5 +1,5 @@
-/* Each fact about a platform (tpu_platform_t) changes how an operation is written, and only it does:
- * a platform without facts gets the plain StableHLO form. */
+/* Each fact about a platform (tpu_platform_t) changes how an operation is written, and only it
+ * does: a platform without facts gets the plain StableHLO form. */
 #include <stdlib.h>
 #include <string.h>
 
