@@ -586,7 +586,7 @@ void run_boxed(Overload* o, torch::jit::Stack* stack) { o->run(stack); }
 const std::vector<std::string>& unregistered_ops() { return unregistered(); }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (int row = 1; row < TPU_OP_COUNT; ++row) register_row(m, static_cast<tpu_op_t>(row));
+  for (tpu_op_t row = 1; row < tpu_op_count(); ++row) register_row(m, row);
 }
 
 }  // namespace tpu_shim

@@ -47,7 +47,8 @@ at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end, const at:
   if (size == 0) return out;
   const bool flat = out.dim() == 1;
   const at::Tensor target = flat ? out : at::empty({size}, out.options());
-  Call call(TPU_OP_ARANGE, TPU_CALL_OUT);
+  static const tpu_op_t row = op_row("arange");
+  Call call(row, TPU_CALL_OUT);
   add_number(&call, start, integral);
   add_number(&call, step, integral);
   call.written(target).record();

@@ -53,7 +53,8 @@ Forward attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
   std::vector<int64_t> out_sizes = query.sizes().vec();
   out_sizes.back() = value.size(-1);
   const std::vector<int64_t> lse_sizes(out_sizes.begin(), out_sizes.end() - 1);
-  Call call(TPU_OP_SDPA_FORWARD);
+  static const tpu_op_t row = op_row("sdpa_forward");
+  Call call(row);
   call.tensor(query).tensor(key).tensor(value).optional(bias);
   add_dropout(&call, dropout_p, scale);
   const bool dropout = dropout_p > 0;
@@ -81,7 +82,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     double dropout_p, bool is_causal, const at::Tensor& seed, const at::Tensor& offset,
     std::optional<double> scale) {
   const int64_t flags[4] = {mask[0], mask[1], mask[2], mask[3]};
-  Call call(TPU_OP_SDPA_BACKWARD);
+  static const tpu_op_t row = op_row("sdpa_backward");
+  Call call(row);
   call.tensor(grad).tensor(query).tensor(key).tensor(value);
   bias.defined() ? call.tensor(bias) : call.none();
   call.tensor(out).tensor(logsumexp);

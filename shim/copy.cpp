@@ -41,7 +41,8 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
   if (plain && source.numel() == 1 && !c10::isComplexType(source.scalar_type()) &&
       dtype_from(source.scalar_type()) != TPU_DTYPE_INVALID) {
     const at::Tensor number = source.reshape({});
-    Call call(TPU_OP_CONVERT, TPU_CALL_OUT);
+    static const tpu_op_t row = op_row("convert");
+    Call call(row, TPU_CALL_OUT);
     call.tensor(number).written(destination).record();
     return;
   }
@@ -115,7 +116,8 @@ tpu_meta_id_t copy_meta(const at::Tensor& self, c10::ScalarType type,
 
 // A copy on the device is one record: no allocation first, no write through a view.
 at::Tensor converted(const at::Tensor& self, tpu_meta_id_t meta) {
-  Call call(TPU_OP_CONVERT);
+  static const tpu_op_t row = op_row("convert");
+  Call call(row);
   call.tensor(self).result(meta).record();
   return call.take(0);
 }

@@ -98,9 +98,8 @@ bool lists(const char* names, const char* name) {
 }  // namespace
 
 tpu_op_t find_row(const char* name) {
-  for (int row = 1; row < TPU_OP_COUNT; ++row) {
-    if (lists(tpu_op_info(static_cast<tpu_op_t>(row))->aten, name))
-      return static_cast<tpu_op_t>(row);
+  for (tpu_op_t row = 1; row < tpu_op_count(); ++row) {
+    if (lists(tpu_op_info(row)->aten, name)) return row;
   }
   return TPU_OP_INVALID;
 }

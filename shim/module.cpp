@@ -227,8 +227,8 @@ PyObject* py_env_override(PyObject* args) {
 }
 PyObject* py_op_table(PyObject*) {
   PyRef list(PyList_New(0));
-  for (int row = 1; row < TPU_OP_COUNT; ++row) {
-    const tpu_op_info_t* info = tpu_op_info(static_cast<tpu_op_t>(row));
+  for (tpu_op_t row = 1; row < tpu_op_count(); ++row) {
+    const tpu_op_info_t* info = tpu_op_info(row);
     PyRef item(Py_BuildValue("(sssss)", info->name, info->aten, info->family_text, info->flags_text,
                              info->opinfo));
     if (PyList_Append(list.get(), item.get()) != 0) throw_python_error();

@@ -6,6 +6,12 @@
 
 namespace tpu_shim {
 
+tpu_op_t op_row(const char* name) {
+  const tpu_op_t row = tpu_op_find(name);
+  TORCH_CHECK(row != TPU_OP_INVALID, "internal: the op table has no row named '", name, "'");
+  return row;
+}
+
 tpu_meta_id_t absent_meta() {
   static const tpu_meta_id_t id = [] {
     const int64_t sizes[TPU_MAX_RANK] = {};
@@ -62,7 +68,8 @@ void Call::complex_number(const at::Scalar& value, bool wrapped) {
 void copy_on_device(const at::Tensor& source, const at::Tensor& destination) {
   if (destination.numel() == 0) return;
   const auto expanded = at::expand_inplace(destination, source, "copy_");
-  Call call(TPU_OP_CONVERT, TPU_CALL_OUT);
+  static const tpu_op_t row = op_row("convert");
+  Call call(row, TPU_CALL_OUT);
   call.tensor(*expanded).written(destination).record();
 }
 

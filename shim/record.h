@@ -20,6 +20,10 @@ tpu_meta_id_t absent_meta();
 tpu_meta_id_t result_meta_of(const at::Tensor& tensor);
 tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype);
 
+// The op table's row with this name. Ids differ between builds of the core: a kernel looks its row
+// up once, at its first call. Throws for a name without a row.
+tpu_op_t op_row(const char* name);
+
 // One call. Operands, attributes and results are added in the op table's order, then record().
 class Call {
  public:

@@ -38,7 +38,8 @@ using Five = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tens
 Three lstm_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& cx,
                 OptT input_bias, OptT hidden_bias) {
   check_cell(input_gates, hidden_gates, cx, input_bias, hidden_bias, 4);
-  Call call(TPU_OP_LSTM_CELL);
+  static const tpu_op_t row = op_row("lstm_cell");
+  Call call(row);
   call.tensor(input_gates)
       .tensor(hidden_gates)
       .tensor(cx)
@@ -54,7 +55,8 @@ Three lstm_cell_backward(OptT grad_hy, OptT grad_cy, const at::Tensor& cx, const
   const bool any =
       (grad_hy.has_value() && grad_hy->defined()) || (grad_cy.has_value() && grad_cy->defined());
   if (!any) return {};
-  Call call(TPU_OP_LSTM_CELL_BACKWARD);
+  static const tpu_op_t row = op_row("lstm_cell_backward");
+  Call call(row);
   call.optional(grad_hy).optional(grad_cy).tensor(cx).tensor(cy).tensor(workspace).attr(has_bias);
   call.result(meta_like(workspace, workspace.sizes())).result(meta_like(cx, cx.sizes()));
   call.result(has_bias ? meta_like(workspace, {workspace.size(1)}) : absent_meta()).record();
@@ -64,7 +66,8 @@ Three lstm_cell_backward(OptT grad_hy, OptT grad_cy, const at::Tensor& cx, const
 Two gru_cell(const at::Tensor& input_gates, const at::Tensor& hidden_gates, const at::Tensor& hx,
              OptT input_bias, OptT hidden_bias) {
   check_cell(input_gates, hidden_gates, hx, input_bias, hidden_bias, 3);
-  Call call(TPU_OP_GRU_CELL);
+  static const tpu_op_t row = op_row("gru_cell");
+  Call call(row);
   call.tensor(input_gates)
       .tensor(hidden_gates)
       .tensor(hx)
@@ -79,7 +82,8 @@ Five gru_cell_backward(const at::Tensor& grad_hy, const at::Tensor& workspace, b
   const int64_t rows = workspace.size(0), hidden = workspace.size(1) / 5;
   const tpu_meta_id_t gates = meta_like(workspace, {rows, hidden * 3});
   const tpu_meta_id_t bias = has_bias ? meta_like(workspace, {hidden * 3}) : absent_meta();
-  Call call(TPU_OP_GRU_CELL_BACKWARD);
+  static const tpu_op_t row = op_row("gru_cell_backward");
+  Call call(row);
   call.tensor(grad_hy).tensor(workspace).attr(has_bias);
   call.result(gates).result(gates).result(meta_like(workspace, {rows, hidden}));
   call.result(bias).result(bias).record();

@@ -27,7 +27,8 @@ T3 batch_norm(const at::Tensor& input, OptT weight, OptT bias, OptT running_mean
               "batch_norm: running_mean and running_var must be given when not training");
   const c10::ScalarType stat_type = at::toOpMathType(input.scalar_type());
   const tpu_meta_id_t saved = contiguous_meta({training ? input.size(1) : 0}, stat_type);
-  Call call(TPU_OP_BATCH_NORM, TPU_CALL_OUT);
+  static const tpu_op_t row = op_row("batch_norm");
+  Call call(row, TPU_CALL_OUT);
   call.tensor(input).optional(weight).optional(bias).optional(running_mean).optional(running_var);
   call.number(momentum).number(eps).attr(training);
   call.result(result_meta_of(input)).result(saved).result(saved);
@@ -61,7 +62,8 @@ T3 batch_norm_backward(const at::Tensor& grad, const at::Tensor& input, OptT wei
   const c10::ScalarType type = given(weight) ? weight->scalar_type() : input.scalar_type();
   const tpu_meta_id_t channels = contiguous_meta({input.size(1)}, type);
   const int64_t flags[3] = {mask[0], mask[1], mask[2]};
-  Call call(TPU_OP_BATCH_NORM_BACKWARD);
+  static const tpu_op_t row = op_row("batch_norm_backward");
+  Call call(row);
   call.tensor(grad).tensor(input).optional(weight).optional(running_mean).optional(running_var);
   call.optional(save_mean).optional(save_invstd).number(eps).attr(train).attr_ints(flags);
   call.result(mask[0] ? result_meta_of(input) : absent_meta());
@@ -86,7 +88,8 @@ T3 convolution_backward(const at::Tensor& grad, const at::Tensor& input, const a
                         std::array<bool, 3> mask) {
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   const int64_t flags[3] = {mask[0], mask[1], mask[2]};
-  Call call(TPU_OP_CONVOLUTION_BACKWARD);
+  static const tpu_op_t row = op_row("convolution_backward");
+  Call call(row);
   call.tensor(grad).tensor(input).tensor(weight);
   call.attr_ints(stride)
       .attr_ints(padding)
@@ -130,7 +133,8 @@ void adam(at::TensorList params, at::TensorList grads, at::TensorList averages,
           at::TensorList squares, at::TensorList maxima, at::TensorList steps, const Rate& rate,
           const Adam& a, const Scaler& scaler) {
   for (size_t i = 0; i < params.size(); ++i) {
-    Call call(TPU_OP_ADAM_STEP, TPU_CALL_OUT);
+    static const tpu_op_t row = op_row("adam_step");
+    Call call(row, TPU_CALL_OUT);
     call.tensor(params[i]).tensor(grads[i]).tensor(averages[i]).tensor(squares[i]);
     a.amsgrad ? call.tensor(maxima[i]) : call.none();
     call.tensor(steps[i]);
@@ -174,7 +178,8 @@ void sgd(at::TensorList params, at::TensorList grads, at::TensorList buffers, co
          const Sgd& s, const Scaler& scaler) {
   const bool momentum = !buffers.empty();
   for (size_t i = 0; i < params.size(); ++i) {
-    Call call(TPU_OP_SGD_STEP, TPU_CALL_OUT);
+    static const tpu_op_t row = op_row("sgd_step");
+    Call call(row, TPU_CALL_OUT);
     call.tensor(params[i]).tensor(grads[i]);
     momentum ? call.tensor(buffers[i]) : call.none();
     call.number(s.weight_decay).number(s.momentum);
@@ -210,7 +215,8 @@ void adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, a
              const Rate& rate, double lr_decay, double weight_decay, double eps, bool maximize,
              const Scaler& scaler) {
   for (size_t i = 0; i < params.size(); ++i) {
-    Call call(TPU_OP_ADAGRAD_STEP, TPU_CALL_OUT);
+    static const tpu_op_t row = op_row("adagrad_step");
+    Call call(row, TPU_CALL_OUT);
     call.tensor(params[i]).tensor(grads[i]).tensor(sums[i]).tensor(steps[i]);
     rate.add_to(&call);
     call.number(lr_decay).number(weight_decay).number(eps);
@@ -240,14 +246,16 @@ void fused_adagrad_tensor(at::TensorList params, at::TensorList grads, at::Tenso
 
 void amp_unscale(at::TensorList grads, at::Tensor& found_inf, const at::Tensor& inv_scale) {
   for (const at::Tensor& grad : grads) {
-    Call call(TPU_OP_AMP_UNSCALE, TPU_CALL_OUT);
+    static const tpu_op_t row = op_row("amp_unscale");
+    Call call(row, TPU_CALL_OUT);
     call.tensor(grad).tensor(found_inf).tensor(inv_scale).written(grad).written(found_inf).record();
   }
 }
 
 at::Tensor& amp_update(at::Tensor& scale, at::Tensor& growth_tracker, const at::Tensor& found_inf,
                        double growth_factor, double backoff_factor, int64_t growth_interval) {
-  Call call(TPU_OP_AMP_UPDATE, TPU_CALL_OUT);
+  static const tpu_op_t row = op_row("amp_update");
+  Call call(row, TPU_CALL_OUT);
   call.tensor(scale)
       .tensor(growth_tracker)
       .tensor(found_inf)

@@ -2,6 +2,7 @@
 
 - A folder of core/ includes only itself and folders above it in ORDER (docs/architecture.md).
 - core/ includes no shim, PyTorch or Python header.
+- The public header and the shim do not see the op table: a new row would compile the shim anew.
 - Nothing outside a table branches on op ids: no `case TPU_OP_...` in core/ or shim/.
 - Lines of C and C++ have at most 100 columns; comments too, which clang-format leaves alone.
 
@@ -19,6 +20,7 @@ ORDER = [
 ]  # fmt: skip
 FOREIGN = re.compile(r"^(shim|torch|ATen|c10|pybind11|torch_tpu)/|^Python\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
+OP_TABLE = re.compile(r"^ops/(op_ids\.h|op_table\w*\.def)$")
 OP_CASE = re.compile(r"\bcase\s+TPU_OP_\w+")
 COLUMNS = 100
 SOURCES = {".c", ".h", ".cc", ".cpp", ".hpp", ".def"}
@@ -65,6 +67,22 @@ def check_file(root: Path, path: Path) -> Iterator[str]:
       yield f"{line}: `{match.group()}`: what differs between ops is a column of the op table"
 
 
+def check_public_header(root: Path) -> Iterator[str]:
+  """Follows the includes of tpu_core.h and of the shim."""
+  waiting = [root / "core/include/tpu_core.h", *sorted((root / "shim").glob("*.[ch]*"))]
+  seen = set(waiting)
+  while waiting:
+    path = waiting.pop()
+    if not path.is_file():
+      continue
+    for included in INCLUDE.findall(without_comments(path.read_text(errors="replace"))):
+      if OP_TABLE.search(included):
+        yield f"{path.relative_to(root)}: includes {included}, which the shim must not see"
+      elif (target := root / "core" / included) not in seen:
+        seen.add(target)
+        waiting.append(target)
+
+
 def files(root: Path) -> Iterator[Path]:
   for top in ("core", "shim", "tests"):
     yield from sorted(path for path in (root / top).rglob("*") if path.suffix in SOURCES)
@@ -80,6 +98,7 @@ def main(arguments: list[str]) -> int:
   for folder in sorted(p.name for p in core.iterdir() if p.is_dir()) if core.is_dir() else []:
     if folder not in ORDER and folder != "include":
       problems.append(f"core/{folder}: not in the order of folders")
+  problems += check_public_header(root)
   if count == 0:
     problems.append(f"{root}: no sources found")
   for problem in problems:

@@ -3,6 +3,7 @@
 #include "engine/flush.h"
 #include "engine/storage.h"
 #include "engine/watch.h"
+#include "ops/op_ids.h"
 
 static tpu_status_t resize_content(tpu_storage_t* storage, int64_t nbytes) {
   const tpu_meta_t* meta = tpu_meta_get(storage->value->meta);

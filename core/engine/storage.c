@@ -4,6 +4,7 @@
 #include "engine/append.h"
 #include "engine/errors.h"
 #include "engine/watch.h"
+#include "ops/op_ids.h"
 
 #define SLAB_STORAGES 256
 

@@ -7,6 +7,7 @@
 #include "engine/flush.h"
 #include "engine/storage.h"
 #include "engine/watch.h"
+#include "ops/op_ids.h"
 
 /* The content as it leaves the device: where the tensor is a contiguous piece of a row-major value,
  * its bytes are there already; otherwise the view is recorded as an op of its own. */

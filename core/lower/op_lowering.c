@@ -1,5 +1,7 @@
 #include "lower/op_lowering.h"
 
+#include "ops/op_ids.h"
+
 static const tpui_op_lowering_t lowerings[TPU_OP_COUNT] = {
 #define TPU_OP(id, aten, family, lowering, argument, flags, opinfo) \
   [TPU_OP_##id] = {tpui_lower_##lowering, argument},
@@ -8,6 +10,6 @@ static const tpui_op_lowering_t lowerings[TPU_OP_COUNT] = {
 };
 
 tpui_op_lowering_t tpui_op_lowering(tpu_op_t op) {
-  if ((int)op <= 0 || (int)op >= TPU_OP_COUNT) return (tpui_op_lowering_t){NULL, ""};
+  if (op <= TPU_OP_INVALID || op >= TPU_OP_COUNT) return (tpui_op_lowering_t){NULL, ""};
   return lowerings[op];
 }

@@ -1,9 +1,12 @@
 #include "ops/ops.h"
 
 #include <ctype.h>
+#include <string.h>
 
-// Ids as they are spelled in the table; put in lower case before main, so that the readers below
-// need no lock. A too long id does not compile.
+#include "ops/op_ids.h"
+
+// Ids as they are spelled in the table; put in lower case before main and before C++ constructors,
+// so that the readers below need no lock. A too long id does not compile.
 #define NAME_SIZE 64
 static char names[TPU_OP_COUNT][NAME_SIZE] = {
     [TPU_OP_INVALID] = "invalid",
@@ -12,8 +15,8 @@ static char names[TPU_OP_COUNT][NAME_SIZE] = {
 #undef TPU_OP
 };
 
-__attribute__((constructor)) static void lower_case_names(void) {
-  for (int op = 0; op < TPU_OP_COUNT; ++op) {
+__attribute__((constructor(101))) static void lower_case_names(void) {
+  for (tpu_op_t op = 0; op < TPU_OP_COUNT; ++op) {
     for (char* c = names[op]; *c != '\0'; ++c) *c = (char)tolower((unsigned char)*c);
   }
 }
@@ -27,5 +30,14 @@ static const tpu_op_info_t infos[TPU_OP_COUNT] = {
 };
 
 const tpu_op_info_t* tpu_op_info(tpu_op_t op) {
-  return &infos[(unsigned)op < TPU_OP_COUNT ? op : TPU_OP_INVALID];
+  return &infos[op > TPU_OP_INVALID && op < TPU_OP_COUNT ? op : TPU_OP_INVALID];
+}
+
+tpu_op_t tpu_op_count(void) { return TPU_OP_COUNT; }
+
+tpu_op_t tpu_op_find(const char* name) {
+  for (tpu_op_t op = 1; op < TPU_OP_COUNT; ++op) {
+    if (strcmp(names[op], name) == 0) return op;
+  }
+  return TPU_OP_INVALID;
 }

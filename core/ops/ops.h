@@ -1,5 +1,8 @@
 /* The op table: one row per operation, op_table.def. No other switch over op ids exists anywhere;
  * what differs between operations is a column.
+ *
+ * Ids are places in the table, so a new row moves those behind it. Outside core/ they are looked up
+ * by name and never stored in a file; inside, ops/op_ids.h names them.
  */
 #ifndef TPU_OPS_OPS_H_
 #define TPU_OPS_OPS_H_
@@ -10,13 +13,8 @@
 extern "C" {
 #endif
 
-typedef enum tpu_op_t {
-  TPU_OP_INVALID = 0,
-#define TPU_OP(id, aten, family, lowering, argument, flags, opinfo) TPU_OP_##id,
-#include "ops/op_table.def"
-#undef TPU_OP
-  TPU_OP_COUNT
-} tpu_op_t;
+typedef int tpu_op_t;
+enum { TPU_OP_INVALID = 0 };
 
 /* What kind of work an operation is; partition/ weighs and orders by it. */
 typedef enum tpu_op_family_t {
@@ -53,6 +51,12 @@ typedef struct tpu_op_info_t {
 
 /* Lives forever. Ids outside the table read as the INVALID row. */
 const tpu_op_info_t* tpu_op_info(tpu_op_t op);
+
+/* All ids are smaller; the first is 1. */
+tpu_op_t tpu_op_count(void);
+
+/* The row with this name, such as "add"; INVALID if there is none. Reads the whole table. */
+tpu_op_t tpu_op_find(const char* name);
 
 #ifdef __cplusplus
 }  // extern "C"

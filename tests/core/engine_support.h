@@ -4,6 +4,7 @@
 
 #include "../fake_plugin/fake_plugin.h"
 #include "engine/state.h"
+#include "ops/op_ids.h"
 #include "test.h"
 
 typedef struct world_t {

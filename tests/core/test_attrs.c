@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "ops/attrs.h"
-#include "ops/ops.h"
+#include "ops/op_ids.h"
 #include "test.h"
 
 static tpu_attrs_id_t intern(const tpu_attrs_builder_t* builder) {
@@ -127,18 +127,29 @@ TPU_TEST(ops_table_rows) {
   TPU_EXPECT_TEXT(tpu_op_info(TPU_OP_COUNT)->name, "invalid");
 }
 
+TPU_TEST(ops_are_found_by_name) {
+  TPU_EXPECT_EQ(tpu_op_count(), TPU_OP_COUNT);
+  for (tpu_op_t op = 1; op < tpu_op_count(); ++op) {
+    TPU_EXPECT_EQ(tpu_op_find(tpu_op_info(op)->name), op);
+  }
+  TPU_EXPECT_EQ(tpu_op_find("no_such_row"), TPU_OP_INVALID);
+  TPU_EXPECT_EQ(tpu_op_find(""), TPU_OP_INVALID);
+  TPU_EXPECT_EQ(tpu_op_find("ad"), TPU_OP_INVALID);
+  TPU_EXPECT_EQ(tpu_op_find("ADD"), TPU_OP_INVALID);
+}
+
 // One ATen overload belongs to one row, or the shim registers it twice.
 TPU_TEST(ops_overloads_belong_to_one_row) {
-  for (int op = 1; op < TPU_OP_COUNT; ++op) {
-    const char* word = tpu_op_info((tpu_op_t)op)->aten;
+  for (tpu_op_t op = 1; op < TPU_OP_COUNT; ++op) {
+    const char* word = tpu_op_info(op)->aten;
     while (*word != '\0') {
       size_t size = strcspn(word, " ");
-      for (int other = 1; other < op && size > 0; ++other) {
-        for (const char* rest = tpu_op_info((tpu_op_t)other)->aten; *rest != '\0';) {
+      for (tpu_op_t other = 1; other < op && size > 0; ++other) {
+        for (const char* rest = tpu_op_info(other)->aten; *rest != '\0';) {
           size_t rest_size = strcspn(rest, " ");
           if (rest_size == size && memcmp(rest, word, size) == 0) {
             tpu_test_fail(__FILE__, __LINE__, "%.*s stands in rows %s and %s", (int)size, word,
-                          tpu_op_info((tpu_op_t)other)->name, tpu_op_info((tpu_op_t)op)->name);
+                          tpu_op_info(other)->name, tpu_op_info(op)->name);
           }
           rest += rest_size + (rest[rest_size] == ' ');
         }
@@ -149,8 +160,8 @@ TPU_TEST(ops_overloads_belong_to_one_row) {
 }
 
 TPU_TEST(ops_internal_rows_have_no_aten_name) {
-  for (int op = 1; op < TPU_OP_COUNT; ++op) {
-    const tpu_op_info_t* info = tpu_op_info((tpu_op_t)op);
+  for (tpu_op_t op = 1; op < TPU_OP_COUNT; ++op) {
+    const tpu_op_info_t* info = tpu_op_info(op);
     bool internal = (info->flags & TPU_OP_INTERNAL) != 0;
     if (internal != (info->aten[0] == '\0')) {
       tpu_test_fail(__FILE__, __LINE__, "row %s: INTERNAL and an ATen name exclude each other",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "golden_file.h"
+#include "ops/op_ids.h"
 #include "test.h"
 
 /* --- the files --- */
@@ -52,11 +53,11 @@ static void note_operations(const char* window, uint8_t* seen) {
 
 /* Operations of a lowering function have cases in its own file. */
 TPU_TEST(golden_every_operation_has_a_case) {
-  for (int op = 1; op < TPU_OP_COUNT; ++op) {
+  for (tpu_op_t op = 1; op < TPU_OP_COUNT; ++op) {
     uint8_t seen[TPU_OP_COUNT] = {0};
     tpu_strbuf_t path = {0};
     golden_file_t file;
-    tpu_strbuf_printf(&path, "%s/%s.golden", TPU_GOLDEN_FOLDER, golden_lowering_name((tpu_op_t)op));
+    tpu_strbuf_printf(&path, "%s/%s.golden", TPU_GOLDEN_FOLDER, golden_lowering_name(op));
     TPU_EXPECT_OK(golden_file_read(tpu_strbuf_text(&path), &file));
     for (size_t k = 0; k < file.count && !seen[op]; ++k) {
       note_operations(file.cases[k].window, seen);
@@ -64,7 +65,7 @@ TPU_TEST(golden_every_operation_has_a_case) {
     if (!seen[op]) {
       tpu_test_fail(tpu_strbuf_text(&path), 1,
                     "no case of operation %s: tests/golden/capture.py adds those that are missing",
-                    tpu_op_info((tpu_op_t)op)->name);
+                    tpu_op_info(op)->name);
     }
     golden_file_free(&file);
     tpu_strbuf_free(&path);

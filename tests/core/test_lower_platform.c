@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "lower/lower.h"
+#include "ops/op_ids.h"
 #include "test.h"
 #include "trace/recorder.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/op_ids.h"
 #include "partition/partition.h"
 #include "test.h"
 #include "trace/recorder.h"

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/op_ids.h"
 #include "test.h"
 #include "trace/print.h"
 #include "trace/recorder.h"
@@ -201,7 +202,7 @@ static void record_three(fixture_t* f, tpu_value_t* a, tpu_op_t last) {
 TPU_TEST(record_words_round_trip) {
   for (int big = 0; big < 7; ++big) {
     bool all = big == 6;
-    tpu_op_t op = big == 0 || all ? (tpu_op_t)(TPU_OP_COUNT - 1) : (tpu_op_t)0;
+    tpu_op_t op = big == 0 || all ? TPU_OP_COUNT - 1 : TPU_OP_INVALID;
     int operands = big == 1 || all ? TPU_RECORD_MAX_COUNT : 0;
     int results = big == 2 || all ? TPU_RECORD_MAX_COUNT : 0;
     uint8_t variant = big == 3 || all ? 255 : 0;

@@ -126,12 +126,12 @@ TPU_TEST(template_refuses_random_numbers) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t a = world_range(&w, 8, 1), y = {0};
-  int random = 1;
-  while (random < TPU_OP_COUNT && !(tpu_op_info((tpu_op_t)random)->flags & TPU_OP_RANDOM)) ++random;
+  tpu_op_t random = 1;
+  while (random < TPU_OP_COUNT && !(tpu_op_info(random)->flags & TPU_OP_RANDOM)) ++random;
   TPU_REQUIRE(random < TPU_OP_COUNT);
   tpu_operand_t input = operand_of(a);
   TPU_EXPECT(begin(&w, 1, &input));
-  TPU_EXPECT_OK(world_try(&w, (tpu_op_t)random, TPU_CALL_FUNCTIONAL, 1, &input, &y));
+  TPU_EXPECT_OK(world_try(&w, random, TPU_CALL_FUNCTIONAL, 1, &input, &y));
   (void)end(&w, y, "it draws random numbers");
   drop(&y), drop(&a);
   world_close(&w);  // the record lacks operands, but nobody wants it

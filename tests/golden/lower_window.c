@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "device/device_internal.h"
 #include "lower/lower.h"
+#include "ops/op_ids.h"
 #include "partition/partition.h"
 
 /* --- what a platform means: the one place that knows how the lowering is told --- */

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "blocks.h"
 #include "golden_file.h"
+#include "ops/op_ids.h"
 
 static tpu_status_t write_file(const golden_file_t* file) {
   bool changed = false;
@@ -70,9 +71,9 @@ static tpu_status_t lower_file(const char* path) {
 }
 
 static tpu_status_t print_table(void) {
-  for (int op = 1; op < TPU_OP_COUNT; ++op) {
-    const tpu_op_info_t* info = tpu_op_info((tpu_op_t)op);
-    printf("%s %s %s %s\n", info->name, golden_lowering_name((tpu_op_t)op),
+  for (tpu_op_t op = 1; op < TPU_OP_COUNT; ++op) {
+    const tpu_op_info_t* info = tpu_op_info(op);
+    printf("%s %s %s %s\n", info->name, golden_lowering_name(op),
            info->flags & TPU_OP_INTERNAL ? "internal" : "aten", info->opinfo);
   }
   return NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ops/op_ids.h"
 
 #define MAX_RESULTS 256
 
@@ -262,9 +263,9 @@ static tpu_attrs_id_t read_attributes(reader_t* r) {
 /* --- records --- */
 
 static tpu_op_t find_op(const char* name, size_t size) {
-  for (int op = 1; op < TPU_OP_COUNT; ++op) {
-    const char* known = tpu_op_info((tpu_op_t)op)->name;
-    if (strncmp(known, name, size) == 0 && known[size] == '\0') return (tpu_op_t)op;
+  for (tpu_op_t op = 1; op < TPU_OP_COUNT; ++op) {
+    const char* known = tpu_op_info(op)->name;
+    if (strncmp(known, name, size) == 0 && known[size] == '\0') return op;
   }
   return TPU_OP_INVALID;
 }
