@@ -7,8 +7,8 @@
  *   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
  *
  * The allocation sets the pointers; when it fails they stay as they were. A pointer to no elements
- * points into the block as well: memcpy and memset take it, but it must not be read. Sums of bytes are
- * checked: one that does not fit is TPU_RESOURCE_EXHAUSTED, like memory that is not there.
+ * points into the block as well: memcpy and memset take it, but it must not be read. Sums of bytes
+ * are checked: one that does not fit is TPU_RESOURCE_EXHAUSTED, like memory that is not there.
  */
 #ifndef TPU_BASE_LAYOUT_H_
 #define TPU_BASE_LAYOUT_H_

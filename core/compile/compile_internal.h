@@ -14,7 +14,7 @@
 void tpui_options_encode(const tpu_platform_t* platform, bool small, uint32_t refused,
                          tpu_strbuf_t* out_bytes);
 
-/* Bits of the overrides that this compiler error complains about, 0 if it is about something else. */
+/* Bits of the overrides that this compiler error complains about, 0 if it is about others. */
 uint32_t tpui_options_refused(const char* error_text);
 
 /* --- key.c --- */

@@ -52,7 +52,7 @@ static tpui_hlo_t float_to_int(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtyp
   return raw_convert(b, raw_convert(b, x, TPU_I32), dtype);
 }
 
-/* Not as a conversion: XLA makes a choice between y and 0 of convert(x) * y, also where y is NaN. */
+/* Not as a conversion: XLA makes a choice between y and 0 of convert(x) * y, also for NaN in y. */
 static tpui_hlo_t bool_to_float(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
   return tpui_select(b, x, tpui_constant(b, dtype, 1.0), tpui_constant(b, dtype, 0.0));
 }
@@ -350,8 +350,8 @@ static tpui_hlo_t crop(tpui_builder_t* b, tpui_hlo_t x, const int64_t* keep, int
   return tpui_slice(b, x, starts, limits, NULL);
 }
 
-/* Negative padding is written as slices: XLA:CPU asks for each element whether it is inside. Without
- * interior padding they come first, so that there is less to pad. */
+/* Negative padding is written as slices: XLA:CPU asks for each element whether it is inside.
+ * Without interior padding they come first, so that there is less to pad. */
 tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
                     const int64_t* high, const int64_t* interior) {
   static const int64_t none[TPUI_MAX_HLO_RANK] = {0};

@@ -20,8 +20,8 @@ void tpui_set_pointwise(const tpui_lowering_t* op, int k, tpui_hlo_t value);
 /* A constant of x's dtype, rank 0. */
 tpui_hlo_t tpui_like(tpui_builder_t* b, tpui_hlo_t x, double value);
 
-/* 0 or -0 (rank 0) that is no constant for the plugin's front end, which drops zeros from sums though
- * -0 + 0 is 0. For dtypes that are no floats it is the constant 0. */
+/* 0 or -0 (rank 0) that is no constant for the plugin's front end, which drops zeros from sums
+ * though -0 + 0 is 0. For dtypes that are no floats it is the constant 0. */
 tpui_hlo_t tpui_hidden_zero(tpui_builder_t* b, tpu_dtype_t dtype, bool negative);
 
 /* Rounds towards zero; keeps NaN, infinities and the sign of zero. */
