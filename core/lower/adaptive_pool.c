@@ -52,6 +52,7 @@ static tpui_hlo_t average_matrix(tpui_builder_t* b, int64_t in, int64_t out, tpu
 /* x with dimension `dim` split into (first, second). */
 static tpui_hlo_t split(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t first, int64_t second) {
   int64_t sizes[TPU_MAX_RANK + 1];
+  if (!tpui_ok(b)) return x;
   for (int i = 0; i < dim; ++i) sizes[i] = x.sizes[i];
   sizes[dim] = first;
   sizes[dim + 1] = second;
@@ -61,6 +62,7 @@ static tpui_hlo_t split(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t first,
 
 static tpui_hlo_t average_along(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t out) {
   int64_t in = x.sizes[dim];
+  if (!tpui_ok(b)) return x;
   if (in % out != 0) return tpui_apply_matrix(b, average_matrix(b, in, out, x.dtype), x, dim);
   int inner = dim + 1;
   tpui_hlo_t sum = tpui_reduce(b, "add", split(b, x, dim, out, in / out), 1, &inner);
@@ -69,6 +71,7 @@ static tpui_hlo_t average_along(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_
 
 static tpui_hlo_t average_grad_along(tpui_builder_t* b, tpui_hlo_t y, int dim, int64_t in) {
   int64_t out = y.sizes[dim];
+  if (!tpui_ok(b)) return y;
   if (in % out != 0) return tpui_apply_transposed(b, average_matrix(b, in, out, y.dtype), y, dim);
   int64_t wide[TPU_MAX_RANK + 1], flat[TPU_MAX_RANK];
   int dims[TPU_MAX_RANK];

@@ -8,14 +8,24 @@
 #include "base/hash.h"
 #include "lower/builder_internal.h"
 
-#define ARENA_BLOCK_BYTES 16384
+/* Sanitizer builds have a block per piece of memory: each has bounds, and each may fail. */
+#ifndef TPU_ARENA_BLOCK_BYTES
+#define TPU_ARENA_BLOCK_BYTES 16384
+#endif
 
 /* --- errors --- */
 
-static const int64_t harmless_sizes[TPUI_MAX_HLO_RANK];
+/* Ones, since lowerings divide by sizes; to both sides, since they count from the end as well. */
+#define FOUR_ONES 1, 1, 1, 1
+#define MANY_ONES FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES, FOUR_ONES
+static const int64_t harmless_sizes[] = {MANY_ONES, MANY_ONES, MANY_ONES, MANY_ONES};
+_Static_assert(sizeof(harmless_sizes) / sizeof(int64_t) == 2 * TPUI_MAX_HLO_RANK, "both sides");
 
 tpui_hlo_t tpui_harmless(void) {
-  return (tpui_hlo_t){.id = TPUI_ID_ERROR, .dtype = TPU_F32, .rank = 0, .sizes = harmless_sizes};
+  return (tpui_hlo_t){.id = TPUI_ID_ERROR,
+                      .dtype = TPU_F32,
+                      .rank = 0,
+                      .sizes = harmless_sizes + TPUI_MAX_HLO_RANK};
 }
 
 bool tpui_ok(const tpui_builder_t* b) { return b->status == NULL; }
@@ -49,7 +59,7 @@ void* tpui_arena(tpui_builder_t* b, size_t bytes) {
   if (bytes == 0) bytes = 16;
   tpui_arena_block_t* block = b->arena;
   if (block == NULL || block->capacity - block->used < bytes) {
-    size_t capacity = bytes > ARENA_BLOCK_BYTES ? bytes : ARENA_BLOCK_BYTES;
+    size_t capacity = bytes > TPU_ARENA_BLOCK_BYTES ? bytes : TPU_ARENA_BLOCK_BYTES;
     void* memory = NULL;
     latch(b, tpu_calloc(1, sizeof(tpui_arena_block_t) + capacity, &memory));
     if (memory == NULL) return NULL;

@@ -57,7 +57,8 @@ enum { TPUI_MEMO_CONSTANT = 1, TPUI_MEMO_VIEW = 2, TPUI_MEMO_NUMBER = 3, TPUI_ME
 void tpui_latch_status(tpui_builder_t* b, tpu_status_t status);
 void tpui_builder_free(tpui_builder_t* b);
 
-/* The value that every call returns after a failure: rank 0, with sizes that may be indexed. */
+/* The value that every call returns after a failure: rank 0, with sizes of 1 that may be read from
+ * the front and from the end. */
 tpui_hlo_t tpui_harmless(void);
 /* A value without an operation behind it (argument or future result). */
 tpui_hlo_t tpui_value_make(tpui_builder_t* b, int32_t id, tpu_dtype_t dtype, int rank,

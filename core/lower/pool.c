@@ -39,6 +39,7 @@ static pool_t read_pool(const tpui_lowering_t* op, bool dilated) {
 tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64_t k,
                              int64_t out_size, tpui_hlo_t fill) {
   int dim = x.rank - p->spatial + i;
+  if (!tpui_ok(p->b)) return x;  // its rank means nothing
   int64_t size = x.sizes[dim];
   int64_t first = k * p->dilation[i] - p->padding[i];
   int64_t last = first + (out_size - 1) * p->stride[i];
@@ -58,6 +59,7 @@ tpui_hlo_t tpui_window_place(const tpui_windows_t* p, tpui_hlo_t x, int i, int64
 tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int64_t k,
                                int64_t in_size) {
   int dim = y.rank - p->spatial + i;
+  if (!tpui_ok(p->b)) return y;
   int64_t first = k * p->dilation[i] - p->padding[i];
   int64_t spread = (y.sizes[dim] - 1) * p->stride[i] + 1;
   int64_t low[TPU_MAX_RANK] = {0}, high[TPU_MAX_RANK] = {0}, interior[TPU_MAX_RANK] = {0};
@@ -208,6 +210,7 @@ static tpui_hlo_t covering_window(const pool_t* p, tpui_hlo_t y, int i, int64_t 
   int dim = y.rank - p->spatial + i;
   int64_t stride = p->stride[i], wide[TPU_MAX_RANK + 1], flat[TPU_MAX_RANK];
   int dims[TPU_MAX_RANK];
+  if (!tpui_ok(p->b)) return y;
   for (int d = 0; d < y.rank; ++d) {
     dims[d] = d <= dim ? d : d + 1;
     wide[dims[d]] = y.sizes[d];

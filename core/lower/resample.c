@@ -150,6 +150,7 @@ static bool is_repeat(const resample_t* r, const tpui_lowering_t* op, int i, int
 static tpui_hlo_t repeat_along(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t times) {
   int64_t wide[TPU_MAX_RANK + 1], flat[TPU_MAX_RANK];
   int dims[TPU_MAX_RANK];
+  if (!tpui_ok(b)) return x;
   for (int i = 0; i < x.rank; ++i) {
     dims[i] = i <= dim ? i : i + 1;
     wide[dims[i]] = x.sizes[i];
@@ -161,6 +162,7 @@ static tpui_hlo_t repeat_along(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t
 
 static tpui_hlo_t sum_repeats(tpui_builder_t* b, tpui_hlo_t y, int dim, int64_t times) {
   int64_t wide[TPU_MAX_RANK + 1];
+  if (!tpui_ok(b)) return y;
   for (int i = 0; i < y.rank; ++i) wide[i <= dim ? i : i + 1] = y.sizes[i];
   wide[dim] = y.sizes[dim] / times;
   wide[dim + 1] = times;

@@ -9,20 +9,15 @@
 /* A window that ends at each element and reaches back over all before it. XLA makes it a tree. */
 static tpui_hlo_t running(tpui_builder_t* b, const char* region, tpui_hlo_t x, int dim,
                           tpui_hlo_t identity) {
-  int64_t window[TPU_MAX_RANK], padding[2 * TPU_MAX_RANK], pairs[2] = {x.rank, 2};
+  int64_t window[TPU_MAX_RANK], pairs[2] = {x.rank, 2};
+  const char* rows = "";
   for (int i = 0; i < x.rank; ++i) {
     window[i] = i == dim ? x.sizes[i] : 1;
-    padding[2 * i] = window[i] - 1;
-    padding[2 * i + 1] = 0;
-  }
-  tpu_strbuf_t rows = {0};
-  for (int i = 0; i < x.rank; ++i) {
-    tpu_strbuf_printf(&rows, "%s[%lld, 0]", i > 0 ? ", " : "", (long long)padding[2 * i]);
+    rows = tpui_text(b, "%s%s[%lld, 0]", rows, i > 0 ? ", " : "", (long long)window[i] - 1);
   }
   const char* attributes = tpui_text(b, "window_dimensions = %s, padding = dense<[%s]> : %s",
-                                     tpui_text_array(b, x.rank, window), tpu_strbuf_text(&rows),
+                                     tpui_text_array(b, x.rank, window), rows,
                                      tpui_text_type(b, (tpui_type_t){TPU_I64, 2, pairs}));
-  tpu_strbuf_free(&rows);
   tpui_hlo_t operands[2] = {x, identity};
   return tpui_raw(b, "stablehlo.reduce_window", 2, operands, attributes, region, x.dtype, x.rank,
                   x.sizes);

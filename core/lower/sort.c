@@ -103,6 +103,8 @@ static void kernel_pick(tpui_builder_t* b, const char* kernel, int operand_count
                         int dim, int64_t size, tpui_hlo_t out[2]) {
   tpui_hlo_t x = operands[0];
   int64_t sizes[TPU_MAX_RANK];
+  out[0] = out[1] = x;
+  if (!tpui_ok(b)) return;
   memcpy(sizes, x.sizes, (size_t)x.rank * sizeof(int64_t));
   sizes[dim] = size;
   const tpui_type_t types[] = {{x.dtype, x.rank, sizes}, {TPU_I64, x.rank, sizes}};
@@ -171,6 +173,7 @@ static tpui_hlo_t top_positions(tpui_builder_t* b, tpui_hlo_t x, int64_t k, bool
 /* x with dimension `dim` last, or back again. */
 static tpui_hlo_t swap_last(tpui_builder_t* b, tpui_hlo_t x, int dim) {
   int permutation[TPU_MAX_RANK];
+  if (!tpui_ok(b)) return x;
   for (int i = 0; i < x.rank; ++i) permutation[i] = i;
   if (dim == x.rank - 1) return x;
   permutation[dim] = x.rank - 1;

@@ -47,14 +47,14 @@ static void append_doubles(tpu_strbuf_t* text, const tpu_packed_t* packed) {
 }
 
 /* With what the window's slots become there: an offset travels as one number, several or none. */
-static void append_ints(tpu_strbuf_t* text, const tpu_packed_t* packed, const tpu_slot_t* slots) {
+static tpu_status_t append_ints(tpu_strbuf_t* text, const tpu_packed_t* packed,
+                                const tpu_slot_t* slots) {
   int64_t* numbers = NULL;
-  tpu_status_t status = tpu_calloc(packed->int_count + 1, sizeof(int64_t), (void**)&numbers);
-  tpu_status_free(status);
-  if (numbers == NULL || !tpu_packed_fill_ints(packed, slots, numbers)) {
+  TPU_RETURN_IF_ERROR(tpu_calloc(packed->int_count + 1, sizeof(int64_t), (void**)&numbers));
+  if (!tpu_packed_fill_ints(packed, slots, numbers)) {
     tpu_strbuf_append(text, "offsets that do not fit");
   }
-  for (uint32_t i = 0; i < packed->slot_count && numbers != NULL; ++i) {
+  for (uint32_t i = 0; i < packed->slot_count; ++i) {
     bool last = i + 1 == packed->slot_count;
     uint32_t end = last ? packed->int_count : packed->slots[i + 1].first;
     tpu_strbuf_printf(text, "%sslot %u:", i > 0 ? ", " : "", packed->slots[i].slot);
@@ -63,10 +63,11 @@ static void append_ints(tpu_strbuf_t* text, const tpu_packed_t* packed, const tp
     }
   }
   tpu_free(numbers);
+  return NULL;
 }
 
-static void append_interface(tpu_strbuf_t* text, const tpu_program_t* program,
-                             const tpu_lowered_t* lowered) {
+static tpu_status_t append_interface(tpu_strbuf_t* text, const tpu_program_t* program,
+                                     const tpu_lowered_t* lowered) {
   tpu_strbuf_append(text, "(");
   for (uint32_t i = 0; i < program->input_count; ++i) {
     if (i > 0) tpu_strbuf_append(text, ", ");
@@ -81,7 +82,7 @@ static void append_interface(tpu_strbuf_t* text, const tpu_program_t* program,
   if (packed->slot_count > 0) {
     bool first = program->input_count == 0 && packed->double_count == 0;
     tpu_strbuf_append(text, first ? "i64[" : ", i64[");
-    append_ints(text, packed, program->window->slots);
+    TPU_RETURN_IF_ERROR(append_ints(text, packed, program->window->slots));
     tpu_strbuf_append(text, "]");
   }
   tpu_strbuf_append(text, ") -> (");
@@ -89,6 +90,7 @@ static void append_interface(tpu_strbuf_t* text, const tpu_program_t* program,
     tpu_strbuf_printf(text, "%s%%%u", i > 0 ? ", " : "", program->outputs[i]);
   }
   tpu_strbuf_append(text, ")");
+  return NULL;
 }
 
 /* The first of `count` programs with this text, or `count`. */
@@ -131,23 +133,22 @@ static void append_text(tpu_strbuf_t* text, const char* program, golden_form_t f
   tpu_strbuf_append(text, skip_lines(head_end, left_out));
 }
 
-static void append_program(tpu_strbuf_t* text, const tpu_partition_t* partition, uint32_t p,
-                           tpu_lowered_t* lowered, tpu_status_t error, golden_form_t form) {
+static tpu_status_t append_program(tpu_strbuf_t* text, const tpu_partition_t* partition, uint32_t p,
+                                   tpu_lowered_t* lowered, tpu_status_t error, golden_form_t form) {
   tpu_strbuf_printf(text, "program %u: ", p);
-  append_interface(text, &partition->programs[p], &lowered[p]);
+  TPU_RETURN_IF_ERROR(append_interface(text, &partition->programs[p], &lowered[p]));
+  const char* own = tpu_strbuf_text(&lowered[p].text);
+  uint32_t same = error == NULL ? find_text(lowered, p, own) : p;
   if (error != NULL) {
     tpu_strbuf_printf(text, "\nerror: %s: %s\n", tpu_status_code_name(tpu_status_code(error)),
                       tpu_status_message(error));
-    return;
-  }
-  const char* own = tpu_strbuf_text(&lowered[p].text);
-  uint32_t same = find_text(lowered, p, own);
-  if (same < p) {
+  } else if (same < p) {
     tpu_strbuf_printf(text, ", text of %u\n", same);
   } else {
     tpu_strbuf_append(text, "\n");
     append_text(text, own, form);
   }
+  return NULL;
 }
 
 static tpu_status_t lower_programs(const golden_window_t* window, const golden_platform_t* platform,
@@ -155,16 +156,17 @@ static tpu_status_t lower_programs(const golden_window_t* window, const golden_p
                                    golden_form_t form, tpu_strbuf_t* text) {
   tpu_lowered_t* lowered = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(partition->program_count + 1, sizeof(*lowered), (void**)&lowered));
-  for (uint32_t p = 0; p < partition->program_count; ++p) {
+  tpu_status_t status = NULL;
+  for (uint32_t p = 0; p < partition->program_count && status == NULL; ++p) {
     partition->programs[p].window = &window->window;
     partition->programs[p].slot_dynamic = dynamic;
     tpu_status_t error = lower_for(platform, &partition->programs[p], &lowered[p]);
-    append_program(text, partition, p, lowered, error, form);
+    status = append_program(text, partition, p, lowered, error, form);
     tpu_status_free(error);
   }
   for (uint32_t p = 0; p < partition->program_count; ++p) tpu_lowered_free(&lowered[p]);
   tpu_free(lowered);
-  return tpu_strbuf_status(text);
+  return status != NULL ? status : tpu_strbuf_status(text);
 }
 
 tpu_status_t golden_lower(const golden_window_t* window, const golden_platform_t* platform,
