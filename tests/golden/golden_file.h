@@ -4,7 +4,8 @@
  *   <a window, see trace/print.h>
  *   -- cpu
  *   <its programs in GOLDEN_SHORT form, see lower_window.h>
- *   -- tpu: as cpu
+ *   -- cpu without kernels, tpu, cuda
+ *   <their programs>
  *
  * The window is the input and written by people or by capture.py; the rest is output.
  */

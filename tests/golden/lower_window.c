@@ -12,11 +12,20 @@
 /* --- what a platform means: the one place that knows how the lowering is told --- */
 
 golden_platform_t golden_platform(int index) {
-  tpu_platform_kind_t kind = index == 0 ? TPU_PLATFORM_CPU : TPU_PLATFORM_TPU;
-  const tpu_platform_t* facts = tpui_platform(kind);
-  return (golden_platform_t){.name = facts->name,
+  static const struct {
+    const char* name;
+    tpu_platform_kind_t kind;
+    bool host_calls;
+  } rows[GOLDEN_PLATFORM_COUNT] = {
+      {"cpu", TPU_PLATFORM_CPU, true},
+      {"cpu without kernels", TPU_PLATFORM_CPU, false},
+      {"tpu", TPU_PLATFORM_TPU, false},
+      {"cuda", TPU_PLATFORM_CUDA, false},
+  };
+  const tpu_platform_t* facts = tpui_platform(rows[index].kind);
+  return (golden_platform_t){.name = rows[index].name,
                              .facts = facts,
-                             .host_calls = kind == TPU_PLATFORM_CPU,
+                             .host_calls = rows[index].host_calls,
                              .program_ops = (uint32_t)facts->program_ops};
 }
 
@@ -185,22 +194,34 @@ tpu_status_t golden_lower(const golden_window_t* window, const golden_platform_t
   return status;
 }
 
+static bool same_text(const tpu_strbuf_t* a, const tpu_strbuf_t* b) {
+  return strcmp(tpu_strbuf_text(a), tpu_strbuf_text(b)) == 0;
+}
+
+/* Appends the platforms with the text of platform `first`, and the text, if none before has it. */
+static void append_group(tpu_strbuf_t* text, const tpu_strbuf_t* texts, int first) {
+  for (int i = 0; i < first; ++i) {
+    if (same_text(&texts[i], &texts[first])) return;
+  }
+  for (int i = first; i < GOLDEN_PLATFORM_COUNT; ++i) {
+    if (!same_text(&texts[i], &texts[first])) continue;
+    tpu_strbuf_printf(text, "%s%s", i == first ? "-- " : ", ", golden_platform(i).name);
+  }
+  tpu_strbuf_printf(text, "\n%s", tpu_strbuf_text(&texts[first]));
+}
+
 tpu_status_t golden_lower_all(const golden_window_t* window, golden_form_t form,
                               tpu_strbuf_t* text) {
-  tpu_strbuf_t first = {0}, other = {0};
-  golden_platform_t platform = golden_platform(0);
-  tpu_status_t status = golden_lower(window, &platform, form, &first);
-  tpu_strbuf_printf(text, "-- %s\n%s", platform.name, tpu_strbuf_text(&first));
-  for (int i = 1; i < GOLDEN_PLATFORM_COUNT && status == NULL; ++i) {
-    tpu_strbuf_clear(&other);
-    platform = golden_platform(i);
-    status = golden_lower(window, &platform, form, &other);
-    bool same = strcmp(tpu_strbuf_text(&first), tpu_strbuf_text(&other)) == 0;
-    tpu_strbuf_printf(text, "-- %s%s\n%s", platform.name, same ? ": as cpu" : "",
-                      same ? "" : tpu_strbuf_text(&other));
+  tpu_strbuf_t texts[GOLDEN_PLATFORM_COUNT] = {{0}};
+  tpu_status_t status = NULL;
+  for (int i = 0; i < GOLDEN_PLATFORM_COUNT && status == NULL; ++i) {
+    golden_platform_t platform = golden_platform(i);
+    status = golden_lower(window, &platform, form, &texts[i]);
   }
-  tpu_strbuf_free(&first);
-  tpu_strbuf_free(&other);
+  for (int i = 0; i < GOLDEN_PLATFORM_COUNT; ++i) {
+    if (status == NULL) append_group(text, texts, i);
+  }
+  for (int i = 0; i < GOLDEN_PLATFORM_COUNT; ++i) tpu_strbuf_free(&texts[i]);
   return status != NULL ? status : tpu_strbuf_status(text);
 }
 

@@ -12,8 +12,8 @@ typedef struct golden_platform_t {
   uint32_t program_ops;
 } golden_platform_t;
 
-#define GOLDEN_PLATFORM_COUNT 2
-/* `index` < GOLDEN_PLATFORM_COUNT; the first one is the CPU. */
+#define GOLDEN_PLATFORM_COUNT 4
+/* `index` < GOLDEN_PLATFORM_COUNT; 0 is the CPU with the C kernels of host/. */
 golden_platform_t golden_platform(int index);
 
 /* SHORT: of a long program the middle is left out, and a digest of all of it stands there. */
@@ -32,8 +32,8 @@ TPU_MUST_USE tpu_status_t golden_lower(const golden_window_t* window,
                                        const golden_platform_t* platform, golden_form_t form,
                                        tpu_strbuf_t* text);
 
-/* What a case of a golden file holds after its window: the programs of each platform, or "as cpu"
- * where they are those of the CPU. */
+/* What a case of a golden file holds after its window: "-- cpu, tpu", the platforms that share
+ * their programs, and those programs; then the next platforms. */
 TPU_MUST_USE tpu_status_t golden_lower_all(const golden_window_t* window, golden_form_t form,
                                            tpu_strbuf_t* text);
 
