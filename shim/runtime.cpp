@@ -83,7 +83,6 @@ tpu_engine_t* start_engine() {
   options.memory_limit = tpu_env_int(TPU_ENV_MEMORY_LIMIT);
   tpu_engine_t* made = nullptr;
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
-  tpu_host_register(made);
   const int early = g_early_mode.load();
   if (early >= 0) {
     tpu_status_t status = tpu_engine_set_mode(made, static_cast<tpu_eager_mode_t>(early));

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ORDER = [
-    "base", "types", "pjrt", "device", "ops", "trace", "partition", "lower", "compile", "launch",
-    "engine", "host",
+    "base", "types", "pjrt", "device", "host", "ops", "trace", "partition", "lower", "compile",
+    "launch", "engine",
 ]  # fmt: skip
 FOREIGN = re.compile(r"^(shim|torch|ATen|c10|pybind11|torch_tpu)/|^Python\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)

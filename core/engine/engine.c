@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
+#include "host/host.h"
 
 /* Windows and programs have 32-bit numbers for what is in them. */
 #define MOST_RECORDS ((int64_t)1 << 24)
@@ -35,6 +36,7 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   if (status == NULL) status = tpu_memo_create(&e->memo);
   if (status == NULL) status = tpu_address_space_create(&e->addresses);
   if (status == NULL) status = tpu_device_create(options, &e->device);
+  if (status == NULL) tpu_host_register(e->device);
   if (status == NULL) status = tpu_compiler_create(e->device, &e->compiler);
   if (status != NULL) {
     tpu_engine_destroy(e);

@@ -24,8 +24,8 @@ extern "C" {
 typedef struct tpu_engine_t tpu_engine_t;
 typedef struct tpu_storage_t tpu_storage_t;
 
-/* Loads the plugin and makes the engine, in tpu_eager_mode_default. Limits come from the
- * environment table. */
+/* Loads the plugin, registers the C kernels of host/ with it and makes the engine, in
+ * tpu_eager_mode_default. Limits come from the environment table. */
 TPU_MUST_USE tpu_status_t tpu_engine_create(const tpu_device_options_t* options,
                                             tpu_engine_t** out_engine);
 void tpu_engine_destroy(tpu_engine_t* engine);

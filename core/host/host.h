@@ -12,17 +12,17 @@
 #ifndef TPU_HOST_HOST_H_
 #define TPU_HOST_HOST_H_
 
-#include "engine/engine.h"
+#include "device/device.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Registers all kernels with the engine's plugin; call it right after tpu_engine_create. Where
- * that is not possible (another platform, a plugin without FFI or with another version of it, or
+/* Registers all kernels with the device's plugin, before anything is compiled for it. Where that is
+ * not possible (another platform, a plugin without FFI or with another version of it, or
  * TORCH_TPU_HOST_KERNELS=0), programs keep to XLA's own operations, and TORCH_TPU_LOG=launch says
  * why. */
-void tpu_host_register(tpu_engine_t* engine);
+void tpu_host_register(tpu_device_t* device);
 
 /* A dense row-major tensor, borrowed for the call. Operands must not be written. */
 typedef struct tpu_host_buffer_t {

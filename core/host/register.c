@@ -20,8 +20,7 @@ static const struct {
 #undef TPU_HOST_KERNEL
 };
 
-void tpu_host_register(tpu_engine_t* engine) {
-  tpu_device_t* device = tpu_engine_device(engine);
+void tpu_host_register(tpu_device_t* device) {
   if (!tpu_env_bool(TPU_ENV_HOST_KERNELS)) {
     tpu_log(TPU_LOG_LAUNCH, "host kernels are off: TORCH_TPU_HOST_KERNELS=0");
     return;

@@ -7,7 +7,6 @@
 #include "compile/compile.h"
 #include "engine/engine.h"
 #include "golden_file.h"
-#include "host/host.h"
 #include "test.h"
 
 #define STRIDE 25
@@ -24,7 +23,6 @@ static bool open_world(compile_world_t* w, const char* plugin) {
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_CACHE, "0"));
   TPU_EXPECT_OK(tpu_engine_create(&options, &w->engine));
   if (w->engine == NULL) return false;
-  tpu_host_register(w->engine);
   TPU_EXPECT_OK(tpu_compiler_create(tpu_engine_device(w->engine), &w->compiler));
   return w->compiler != NULL;
 }
