@@ -12,7 +12,7 @@ constexpr int64_t kStateBytes = 2 * sizeof(uint64_t);
 }
 
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex index)
-    : c10::GeneratorImpl(c10::Device(kTpu, index < 0 ? 0 : index),
+    : c10::GeneratorImpl(c10::Device(kTpu, index),
                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
 void GeneratorImpl::set_current_seed(uint64_t seed) {

@@ -88,10 +88,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return true;
   }
   void synchronizeStream(const c10::Stream&) const override { flush(true); }
-  void synchronizeDevice(c10::DeviceIndex) const override { flush(true); }
+  void synchronizeDevice(c10::DeviceIndex index) const override {
+    checked_device_index(index);
+    flush(true);
+  }
 
-  void record(void** event, const c10::Stream&, c10::DeviceIndex,
+  void record(void** event, const c10::Stream&, c10::DeviceIndex index,
               c10::EventFlag flag) const override {
+    checked_device_index(index);
     if (*event == nullptr) *event = new Event();
     auto* e = static_cast<Event*>(*event);
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
@@ -125,8 +129,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
  private:
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
-    const c10::DeviceIndex index = device.index() < 0 ? t_device : device.index();
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kTpu, index), id);
+    const c10::Device checked(kTpu, checked_device_index(device.index()));
+    return c10::Stream(c10::Stream::UNSAFE, checked, id);
   }
 };
 
@@ -145,11 +149,14 @@ c10::DeviceIndex device_count() noexcept {
 
 c10::DeviceIndex current_device() { return t_device; }
 
-void set_current_device(c10::DeviceIndex index) {
-  if (index < 0) return;  // "the current one"
-  TORCH_CHECK(index < device_count(), "invalid tpu device index ", static_cast<int>(index),
-              ": there are ", static_cast<int>(device_count()), " devices");
-  t_device = index;
+c10::DeviceIndex checked_device_index(c10::DeviceIndex index) {
+  if (index < 0) return t_device;
+  // Index 0 passes without a plugin too: the first use of the device says what is missing.
+  TORCH_CHECK(index == 0 || index < device_count(), "invalid tpu device index ",
+              static_cast<int>(index), ": this process has one device, tpu:0");
+  return index;
 }
+
+void set_current_device(c10::DeviceIndex index) { t_device = checked_device_index(index); }
 
 }  // namespace tpu_shim

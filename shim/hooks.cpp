@@ -27,11 +27,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
     return index < 0 || index >= device_count() ? current_device() : exchangeDevice(index);
   }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    checked_device_index(index);
     return default_generator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return new_generator(index);
+    return new_generator(checked_device_index(index));
   }
   at::Device getDeviceFromPtr(void*) const override { return c10::Device(kTpu, current_device()); }
   bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }

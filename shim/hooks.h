@@ -10,8 +10,9 @@ namespace tpu_shim {
 c10::DeviceIndex device_count() noexcept;
 // Of the calling thread.
 c10::DeviceIndex current_device();
-// Negative means the current one and changes nothing; RuntimeError for an index that does not
-// exist.
+// The check of every device argument: negative means the current device; RuntimeError for an index
+// that does not exist. Gives the index.
+c10::DeviceIndex checked_device_index(c10::DeviceIndex index);
 void set_current_device(c10::DeviceIndex index);
 
 }  // namespace tpu_shim

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "hooks.h"
+
 namespace tpu_shim {
 
 namespace {
@@ -70,7 +72,8 @@ struct Allocator final : c10::DeviceAllocator {
     if (engine_started()) TPU_THROW_IF_ERROR(tpu_engine_flush(engine(), true));
   }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}  // one stream: order is enough
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    checked_device_index(index);
     const tpu_memory_stats_t now = memory_stats();
     c10::CachingDeviceAllocator::DeviceStats stats;
     for (auto* bytes : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
@@ -84,11 +87,15 @@ struct Allocator final : c10::DeviceAllocator {
     stats.num_device_free = now.buffers_total - now.buffers_in_use;
     return stats;
   }
-  void resetAccumulatedStats(c10::DeviceIndex) override {}  // totals are exact since the start
-  void resetPeakStats(c10::DeviceIndex) override {
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    checked_device_index(index);  // totals are exact since the start
+  }
+  void resetPeakStats(c10::DeviceIndex index) override {
+    checked_device_index(index);
     if (engine_started()) tpu_device_memory_reset_peak(tpu_engine_device(engine()));
   }
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    checked_device_index(index);
     engine();  // the size of the device is known only once it runs
     const tpu_memory_stats_t now = memory_stats();
     return {static_cast<size_t>(now.bytes_limit - now.bytes_in_use),

@@ -13,6 +13,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "hooks.h"
 #include "storage.h"
 
 namespace tpu_shim {
@@ -27,8 +28,7 @@ void check_options(c10::ScalarType dtype, std::optional<at::Layout> layout,
               "the tpu device has only strided tensors, not layout ",
               c10::layout_or_default(layout));
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  TORCH_CHECK(!device.has_value() || device->index() <= 0, "invalid tpu device index ",
-              device.has_value() ? static_cast<int>(device->index()) : 0, ": there is one device");
+  if (device.has_value()) checked_device_index(device->index());
   checked_dtype(dtype);
 }
 
