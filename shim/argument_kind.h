@@ -1,0 +1,31 @@
+// What an argument of an ATen schema becomes in a call, after the rule of core/ops/op_table.def.
+#ifndef TPU_SHIM_ARGUMENT_KIND_H_
+#define TPU_SHIM_ARGUMENT_KIND_H_
+
+#include <ATen/core/function_schema.h>
+
+namespace tpu_shim {
+
+enum class ArgumentKind : uint8_t {
+  kTensor,       // operand; Tensor? too
+  kTensorList,   // operands and their number as attribute; Tensor?[] too
+  kScalar,       // operand
+  kFloat,        // operand
+  kInt,          // attribute: int, bool, enums
+  kDtype,        // attribute
+  kInts,         // attribute
+  kText,         // attribute
+  kGenerator,    // feeds the appended seed and offset
+  kOut,          // destination
+  kSkip,         // layout, device, pin_memory
+  kUnsupported,  // no place in the table's rule
+};
+
+ArgumentKind argument_kind(const c10::Argument& arg);
+
+// True for self of in-place forms and for out= arguments.
+bool is_written(const c10::Argument& arg);
+
+}  // namespace tpu_shim
+
+#endif  // TPU_SHIM_ARGUMENT_KIND_H_

@@ -1,0 +1,70 @@
+// Arguments become operands and attributes.
+#include "overload.h"
+
+namespace tpu_shim {
+
+bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
+                            std::optional<at::Generator>* generator) const {
+  switch (kinds_[i]) {
+    case ArgumentKind::kTensor:
+      if (value.isNone()) return call->none(), true;
+      return call->tensor(value.toTensor()), true;
+    case ArgumentKind::kTensorList: {
+      if (value.isNone()) return call->attr_none(), true;
+      const auto list = value.toListRef();
+      for (const c10::IValue& item : list) {
+        item.isNone() ? call->none() : call->tensor(item.toTensor());
+      }
+      call->attr(static_cast<int64_t>(list.size()));
+      return true;
+    }
+    case ArgumentKind::kScalar:
+    case ArgumentKind::kFloat:
+      if (value.isNone()) return call->none(), true;
+      return call->scalar(value.toScalar()), true;
+    case ArgumentKind::kInt:
+      if (value.isNone()) return call->attr_none(), true;
+      call->attr(value.isBool() ? value.toBool() : value.toSymInt().guard_int(__FILE__, __LINE__));
+      return true;
+    case ArgumentKind::kDtype:
+      if (value.isNone()) return call->attr_none(), true;
+      call->attr_dtype(value.toScalarType());
+      return true;
+    case ArgumentKind::kInts: {
+      if (value.isNone()) return call->attr_none(), true;
+      c10::SmallVector<int64_t, 8> ints;
+      if (value.isInt() || value.isBool()) {
+        ints.push_back(value.isBool() ? value.toBool() : value.toInt());
+      } else {
+        for (const c10::IValue& item : value.toListRef()) {
+          ints.push_back(item.isBool() ? item.toBool()
+                                       : item.toSymInt().guard_int(__FILE__, __LINE__));
+        }
+      }
+      call->attr_ints(ints);
+      return true;
+    }
+    case ArgumentKind::kText:
+      if (value.isNone()) return call->attr_none(), true;
+      call->attr_text(value.toStringView());
+      return true;
+    case ArgumentKind::kGenerator:
+      if (!value.isNone()) *generator = value.toGenerator();
+      return true;
+    case ArgumentKind::kOut:
+    case ArgumentKind::kSkip: return true;
+    case ArgumentKind::kUnsupported: return false;
+  }
+  return false;
+}
+
+// False when an argument has no place in a call (a complex number): the host must run it.
+bool Overload::add_arguments(Call* call, const c10::IValue* args, bool skip_self,
+                             std::optional<at::Generator>* generator) const {
+  for (size_t i = skip_self ? 1 : 0; i < kinds_.size(); ++i) {
+    if (!add_argument(call, i, args[i], generator)) return false;
+  }
+  return true;
+}
+
+}  // namespace tpu_shim
