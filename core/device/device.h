@@ -40,8 +40,10 @@ typedef struct tpu_platform_t {
   bool slow_transposed_dot;    // a transposed tall operand: the transpose of the product is faster
   bool cheap_small_dots;       // a product in four pieces costs no more than whole
   bool repeats_fused_work;     // what two consumers read is computed in both
-  bool slow_scatter;           // comparing every element with its index is faster
-  bool slow_pair_sort;         // a sort of (key, position) pairs; one 64-bit number is faster
+  bool slow_windows;    // sums of strided slices are faster than reduce_window, and comparing
+                        // indices than select_and_scatter
+  bool slow_scatter;    // comparing every element with its index is faster
+  bool slow_pair_sort;  // a sort of (key, position) pairs; one 64-bit number is faster
 } tpu_platform_t;
 
 typedef struct tpu_device_options_t {

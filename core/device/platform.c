@@ -21,6 +21,7 @@ static const tpu_platform_t platforms[] = {
         .slow_transposed_dot = true,  // 1.5x for the gradient of a weight
         .cheap_small_dots = true,     // a quarter of the rows takes a quarter of the time
         .repeats_fused_work = true,   // the exponentials of a softmax, once per consumer
+        .slow_windows = true,         // 5x for a 3x3 max pool
         .slow_scatter = true,         // a serial loop
         .slow_pair_sort = true,       // several times: only a plain "less than" has a fast path
     },

@@ -1,8 +1,7 @@
-/* Max and average pools of two or three spatial dimensions, fixed and adaptive, and their
- * gradients.
+/* Max and average pools of two or three spatial dimensions, and their gradients.
  *
- * A window is walked one dimension at a time (separable): k places per dimension instead of k^n, as
- * strided slices that XLA fuses into one loop.
+ * Where windows are slow as operations of their own, a window is walked one dimension at a time
+ * (separable): k places per dimension instead of k^n, as strided slices that fuse into one loop.
  */
 #include "lower/pool.h"
 
@@ -179,15 +178,15 @@ void tpui_lower_max_pool(const tpui_lowering_t* op) {
     return;
   }
   tpui_hlo_t index;
-  if (place_count(&p) <= MAX_DIRECT_PLACES) {
+  if (!tpui_target(op->b)->slow_windows) {
+    tpui_window_max(&p, x, flat_index(op->b, x, p.spatial), result->sizes, &x, &index);
+  } else if (place_count(&p) <= MAX_DIRECT_PLACES) {
     max_direct(&p, x, result->sizes, &x, &index);
-    tpui_set_result(op, 0, x);
-    tpui_set_result(op, 1, index);
-    return;
-  }
-  index = flat_index(op->b, x, p.spatial);
-  for (int i = p.spatial - 1; i >= 0; --i) {
-    max_along(&p, i, result->sizes[x.rank - p.spatial + i], &x, &index);
+  } else {
+    index = flat_index(op->b, x, p.spatial);
+    for (int i = p.spatial - 1; i >= 0; --i) {
+      max_along(&p, i, result->sizes[x.rank - p.spatial + i], &x, &index);
+    }
   }
   tpui_set_result(op, 0, x);
   tpui_set_result(op, 1, index);
@@ -270,12 +269,24 @@ bool tpui_pool_grad_opens(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t* g
   return true;
 }
 
+static bool is_dilated(const pool_t* p) {
+  for (int i = 0; i < p->spatial; ++i) {
+    if (p->dilation[i] != 1) return true;
+  }
+  return false;
+}
+
+/* Operands: grad, self, indices. self says where the maxima are as well as the indices do. */
 void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pool_t p = read_pool(op, true);
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
   tpui_hlo_t index = tpui_operand_as(op, 2, TPU_I32);
   if (!tpui_pool_grad_opens(op, x, &grad)) return;
+  if (!tpui_target(b)->slow_windows && !is_dilated(&p)) {
+    tpui_set_result(op, 0, tpui_window_scatter_max(&p, tpui_convert(b, x, grad.dtype), grad));
+    return;
+  }
   int64_t windows = 1;
   for (int i = 0; i < p.spatial; ++i) windows *= cover_count(&p, i);
   bool compared = tpui_target(b)->slow_scatter && windows <= MAX_COMPARED_WINDOWS;
@@ -319,6 +330,33 @@ static tpui_hlo_t read_divisors(const tpui_lowering_t* op, const pool_t* p, tpui
   return divisors(p, x.sizes + first, y_sizes + first, rank, y_sizes, include_pad, override, dtype);
 }
 
+/* Sum of every window; `sizes` are the result's. */
+static tpui_hlo_t sum_places(const pool_t* p, tpui_hlo_t sum, const int64_t* sizes) {
+  tpui_hlo_t zero = tpui_constant(p->b, sum.dtype, 0);
+  for (int i = p->spatial - 1; i >= 0; --i) {
+    int64_t out_size = sizes[sum.rank - p->spatial + i];
+    tpui_hlo_t total = tpui_window_place(p, sum, i, 0, out_size, zero);
+    for (int64_t k = 1; k < p->kernel[i]; ++k) {
+      total = tpui_binary(p->b, "add", total, tpui_window_place(p, sum, i, k, out_size, zero));
+    }
+    sum = total;
+  }
+  return sum;
+}
+
+/* The adjoint: every place gets the sum of the windows that cover it. */
+static tpui_hlo_t spread_places(const pool_t* p, tpui_hlo_t grad, const int64_t* sizes) {
+  for (int i = p->spatial - 1; i >= 0; --i) {
+    int64_t in_size = sizes[grad.rank - p->spatial + i];
+    tpui_hlo_t total = tpui_window_unplace(p, grad, i, 0, in_size);
+    for (int64_t k = 1; k < p->kernel[i]; ++k) {
+      total = tpui_binary(p->b, "add", total, tpui_window_unplace(p, grad, i, k, in_size));
+    }
+    grad = total;
+  }
+  return grad;
+}
+
 void tpui_lower_avg_pool(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pool_t p = read_pool(op, false);
@@ -330,15 +368,9 @@ void tpui_lower_avg_pool(const tpui_lowering_t* op) {
     tpui_set_result(op, 0, tpui_constant(b, dtype, 0));
     return;
   }
-  tpui_hlo_t sum = tpui_convert(b, x, dtype), zero = tpui_constant(b, dtype, 0);
-  for (int i = p.spatial - 1; i >= 0; --i) {
-    int64_t out_size = result->sizes[x.rank - p.spatial + i];
-    tpui_hlo_t total = tpui_window_place(&p, sum, i, 0, out_size, zero);
-    for (int64_t k = 1; k < p.kernel[i]; ++k) {
-      total = tpui_binary(b, "add", total, tpui_window_place(&p, sum, i, k, out_size, zero));
-    }
-    sum = total;
-  }
+  tpui_hlo_t sum = tpui_convert(b, x, dtype);
+  sum = tpui_target(b)->slow_windows ? sum_places(&p, sum, result->sizes)
+                                     : tpui_window_sum(&p, sum, result->sizes);
   tpui_hlo_t by = read_divisors(op, &p, x, result->rank, result->sizes, dtype);
   tpui_set_result(op, 0, tpui_binary(b, "divide", sum, by));
 }
@@ -350,13 +382,7 @@ void tpui_lower_avg_pool_backward(const tpui_lowering_t* op) {
   if (!tpui_pool_grad_opens(op, x, &grad)) return;
   grad =
       tpui_binary(b, "divide", grad, read_divisors(op, &p, x, grad.rank, grad.sizes, grad.dtype));
-  for (int i = p.spatial - 1; i >= 0; --i) {
-    int64_t in_size = x.sizes[x.rank - p.spatial + i];
-    tpui_hlo_t total = tpui_window_unplace(&p, grad, i, 0, in_size);
-    for (int64_t k = 1; k < p.kernel[i]; ++k) {
-      total = tpui_binary(b, "add", total, tpui_window_unplace(&p, grad, i, k, in_size));
-    }
-    grad = total;
-  }
-  tpui_set_result(op, 0, grad);
+  tpui_set_result(op, 0,
+                  tpui_target(b)->slow_windows ? spread_places(&p, grad, x.sizes)
+                                               : tpui_window_spread(&p, grad, x.sizes));
 }

@@ -277,7 +277,42 @@ TPU_TEST(lower_platform_scatter) {
                        .result_count = 1,
                        .results = {{TPU_F32, 4, {1, 2, 6, 6}}},
                        .attrs = "[2,2] [2,2] [0,0] [1,1] 0"};
-  expect_counts(&pool, &slow, "stablehlo.scatter\"", 1, 0);
+  const tpu_platform_t slow_windows = {.slow_windows = true};
+  const tpu_platform_t both = {.slow_windows = true, .slow_scatter = true};
+  expect_counts(&pool, &slow_windows, "stablehlo.scatter\"", 0, 1);
+  expect_counts(&pool, &both, "stablehlo.scatter\"", 0, 0);
+}
+
+TPU_TEST(lower_platform_windows) {
+  const tpu_platform_t slow = {.slow_windows = true};
+  const call_t max = {.op = TPU_OP_MAX_POOL2D,
+                      .operand_count = 1,
+                      .operands = {{TPU_F32, 4, {1, 2, 6, 6}}},
+                      .result_count = 2,
+                      .results = {{TPU_F32, 4, {1, 2, 3, 3}}, {TPU_I64, 4, {1, 2, 3, 3}}},
+                      .attrs = "[2,2] [2,2] [0,0] [1,1] 0"};
+  expect_counts(&max, &slow, "stablehlo.reduce_window\"", 1, 0);
+  call_t backward = {.op = TPU_OP_MAX_POOL2D_BACKWARD,
+                     .operand_count = 3,
+                     .operands = {{TPU_F32, 4, {1, 2, 3, 3}},
+                                  {TPU_F32, 4, {1, 2, 6, 6}},
+                                  {TPU_I64, 4, {1, 2, 3, 3}}},
+                     .result_count = 1,
+                     .results = {{TPU_F32, 4, {1, 2, 6, 6}}},
+                     .attrs = "[2,2] [2,2] [0,0] [1,1] 0"};
+  expect_counts(&backward, &slow, "stablehlo.select_and_scatter\"", 1, 0);
+  // A window with holes has no such operation: the indices say where its maximum is.
+  backward.operands[0] = backward.operands[2] = (shape_t){TPU_F32, 4, {1, 2, 4, 4}};
+  backward.operands[2].dtype = TPU_I64;
+  backward.attrs = "[2,2] [1,1] [0,0] [2,2] 0";
+  expect_counts(&backward, &slow, "stablehlo.select_and_scatter\"", 0, 0);
+  const call_t average = {.op = TPU_OP_AVG_POOL2D,
+                          .operand_count = 1,
+                          .operands = {{TPU_F32, 4, {1, 2, 6, 6}}},
+                          .result_count = 1,
+                          .results = {{TPU_F32, 4, {1, 2, 3, 3}}},
+                          .attrs = "[2,2] [2,2] [0,0] 0 1 -"};
+  expect_counts(&average, &slow, "stablehlo.reduce_window\"", 1, 0);
 }
 
 TPU_TEST(lower_platform_pair_sort) {
