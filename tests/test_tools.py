@@ -36,6 +36,11 @@ def tree(folder, **files):
       {"core__lower__a": "int f(int op) { switch (op) { case TPU_OP_ADD: return 1; } }\n"},
       "TPU_OP_ADD",
     ),
+    ({"core__base__a": "int tpui_x;", "core__lower__a": "int tpui_x;"}, "tpui_x crosses folders"),
+    ({"core__base__a": "int tpui_x;", "core__lower__a": "int tpu_x;"}, "names one letter apart"),
+    ({"core__base__a": "\nvoid set_x(void) {}\n"}, "core/base/a.c:2: set_x: make it static"),
+    ({"core__base__a": "static int tpu_x(int a) {}\n"}, "static tpu_x: the prefixes"),
+    ({"core__base__a": "static int work(int a) {}\n"}, "static work: two words"),
     ({"tests__a": f"/* {'x' * 95} */\n"}, "tests/a.c:1: 101 columns"),
   ],
 )

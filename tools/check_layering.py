@@ -4,6 +4,7 @@
 - core/ includes no shim, PyTorch or Python header.
 - The public header and the shim do not see the op table: a new row would compile the shim anew.
 - Nothing outside a table branches on op ids: no `case TPU_OP_...` in core/ or shim/.
+- Names follow the rules of check_names.py.
 - Lines of C and C++ have at most 100 columns; comments too, which clang-format leaves alone.
 
 Usage: check_layering.py [root]. Prints what it found and exits with 1, or one OK line.
@@ -13,6 +14,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import check_names
 
 ORDER = [
     "base", "types", "pjrt", "device", "host", "ops", "trace", "partition", "lower", "compile",
@@ -99,6 +102,7 @@ def main(arguments: list[str]) -> int:
     if folder not in ORDER and folder != "include":
       problems.append(f"core/{folder}: not in the order of folders")
   problems += check_public_header(root)
+  problems += check_names.problems(root)
   if count == 0:
     problems.append(f"{root}: no sources found")
   for problem in problems:

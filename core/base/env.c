@@ -90,7 +90,7 @@ static bool parse_bool(const char* text, int64_t* out_number) {
   return false;
 }
 
-static bool parse(env_kind_t kind, const char* text, int64_t* out_number) {
+static bool parse_value(env_kind_t kind, const char* text, int64_t* out_number) {
   *out_number = 0;
   switch (kind) {
     case ENV_INT: return parse_int(text, out_number);
@@ -100,29 +100,29 @@ static bool parse(env_kind_t kind, const char* text, int64_t* out_number) {
 }
 
 // Needs the lock. `text` lives forever; an empty one reads as the default.
-static void publish(tpu_env_t id, const char* text, env_source_t source) {
+static void publish_value(tpu_env_t id, const char* text, env_source_t source) {
   if (text[0] == '\0') text = rows[id].default_text;
   int64_t number;
-  (void)parse(rows[id].kind, text, &number);  // callers checked it; defaults are tested
+  (void)parse_value(rows[id].kind, text, &number);  // callers checked it; defaults are tested
   atomic_store_explicit(&values[id].number, number, memory_order_relaxed);
   atomic_store_explicit(&values[id].text, text[0] == '\0' ? NULL : text, memory_order_relaxed);
   atomic_store_explicit(&values[id].source, source, memory_order_release);
 }
 
 // Needs the lock. Reads the process environment.
-static void load(tpu_env_t id) {
+static void load_variable(tpu_env_t id) {
   const char* text = getenv(rows[id].name);
   int64_t number;
   if (text == NULL || text[0] == '\0') {
-    publish(id, "", SOURCE_DEFAULT);
-  } else if (!parse(rows[id].kind, text, &number)) {
+    publish_value(id, "", SOURCE_DEFAULT);
+  } else if (!parse_value(rows[id].kind, text, &number)) {
     fprintf(stderr, "torch_tpu: %s=%s is not %s; using %s\n", rows[id].name, text,
             rows[id].kind == ENV_INT ? "a whole number" : "a truth value", rows[id].default_text);
-    publish(id, "", SOURCE_DEFAULT);
+    publish_value(id, "", SOURCE_DEFAULT);
   } else {
     // Without memory for a copy, the environment's own string has to do.
     const char* kept = keep_text(text);
-    publish(id, kept != NULL ? kept : text, SOURCE_ENVIRONMENT);
+    publish_value(id, kept != NULL ? kept : text, SOURCE_ENVIRONMENT);
   }
 }
 
@@ -132,7 +132,8 @@ static env_value_t* read_value(tpu_env_t id) {
     return value;
   }
   tpu_mutex_lock(&values_lock);
-  if (atomic_load_explicit(&value->source, memory_order_relaxed) == SOURCE_UNREAD) load(id);
+  if (atomic_load_explicit(&value->source, memory_order_relaxed) == SOURCE_UNREAD)
+    load_variable(id);
   tpu_mutex_unlock(&values_lock);
   return value;
 }
@@ -155,7 +156,7 @@ tpu_status_t tpu_env_override(tpu_env_t id, const char* text) {
   if (!in_table(id)) return tpu_status_make(TPU_INVALID_ARGUMENT, "no environment row %d", (int)id);
   int64_t number;
   bool empty = text == NULL || text[0] == '\0';
-  if (!empty && !parse(rows[id].kind, text, &number)) {
+  if (!empty && !parse_value(rows[id].kind, text, &number)) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "%s: \"%s\" is not %s", rows[id].name, text,
                            rows[id].kind == ENV_INT
                                ? "a whole number (suffixes K, M and G are allowed)"
@@ -163,8 +164,8 @@ tpu_status_t tpu_env_override(tpu_env_t id, const char* text) {
   }
   tpu_mutex_lock(&values_lock);
   const char* kept = empty ? "" : keep_text(text);
-  if (kept != NULL && text == NULL) load(id);
-  if (kept != NULL && text != NULL) publish(id, kept, SOURCE_OVERRIDE);
+  if (kept != NULL && text == NULL) load_variable(id);
+  if (kept != NULL && text != NULL) publish_value(id, kept, SOURCE_OVERRIDE);
   tpu_mutex_unlock(&values_lock);
   if (kept == NULL) return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "out of host memory");
   return NULL;

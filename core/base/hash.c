@@ -28,17 +28,17 @@ uint64_t tpu_hash_bytes(const void* data, size_t size, uint64_t seed) {
 #define LANE_A 0x9fb21c651e98df25ull
 #define LANE_B 0xa0761d6478bd642full
 
-static uint64_t rotate(uint64_t word, int bits) { return word << bits | word >> (64 - bits); }
+static uint64_t rotate_left(uint64_t word, int bits) { return word << bits | word >> (64 - bits); }
 
 static void digest_block(tpu_digest_state_t* state, const uint8_t block[16]) {
   uint64_t lo = load_le64(block), hi = load_le64(block + 8);
-  state->a ^= rotate(lo * LANE_A, 29) * LANE_B;
-  state->a = (rotate(state->a, 26) + state->b) * 5 + 0x38b34ae5;
-  state->b ^= rotate(hi * LANE_B, 35) * LANE_A;
-  state->b = (rotate(state->b, 31) + state->a) * 9 + 0x52dce729;
+  state->a ^= rotate_left(lo * LANE_A, 29) * LANE_B;
+  state->a = (rotate_left(state->a, 26) + state->b) * 5 + 0x38b34ae5;
+  state->b ^= rotate_left(hi * LANE_B, 35) * LANE_A;
+  state->b = (rotate_left(state->b, 31) + state->a) * 9 + 0x52dce729;
 }
 
-static uint64_t avalanche(uint64_t word) {
+static uint64_t avalanche_bits(uint64_t word) {
   word ^= word >> 32;
   word *= 0xe9846af9b1a615d5ull;
   word ^= word >> 29;
@@ -75,11 +75,11 @@ tpu_digest_t tpu_digest_end(tpu_digest_state_t* state) {
     digest_block(state, state->tail);
   }
   // Zero padding is told apart by the length.
-  uint64_t a = state->a ^ state->length, b = state->b ^ rotate(state->length, 32);
+  uint64_t a = state->a ^ state->length, b = state->b ^ rotate_left(state->length, 32);
   a += b;
   b += a;
-  a = avalanche(a);
-  b = avalanche(b);
+  a = avalanche_bits(a);
+  b = avalanche_bits(b);
   a += b;
   b += a;
   return (tpu_digest_t){.lo = a, .hi = b};

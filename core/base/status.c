@@ -21,7 +21,7 @@ static const struct {
 static tpu_status_t no_memory_status(void) { return (tpu_status_t)(uintptr_t)&no_memory; }
 
 // A status with room for `length` bytes of text, or NULL.
-static tpu_status_t allocate(tpu_status_code_t code, size_t length) {
+static tpu_status_t allocate_status(tpu_status_code_t code, size_t length) {
   tpu_status_t status = tpui_alloc(sizeof(struct tpu_status_s) + length + 1);
   if (status == NULL) return NULL;
   status->code = code == TPU_OK ? TPU_INTERNAL : code;
@@ -38,7 +38,7 @@ static tpu_status_t format_status(tpu_status_code_t code, const char* format, va
   va_end(measure);
   size_t head = length < 0 ? 0 : (size_t)length;
   size_t separator_size = strlen(separator), tail_size = strlen(tail);
-  tpu_status_t status = allocate(code, head + separator_size + tail_size);
+  tpu_status_t status = allocate_status(code, head + separator_size + tail_size);
   if (status == NULL) return NULL;
   if (head > 0) (void)vsnprintf(status->text, head + 1, format, args);
   memcpy(status->text + head, separator, separator_size);
@@ -79,7 +79,7 @@ tpu_status_t tpu_status_join(tpu_status_t first, tpu_status_t second) {
 tpu_status_t tpu_status_copy(tpu_status_t status) {
   if (status == NULL) return NULL;
   size_t length = strlen(status->text);
-  tpu_status_t copy = allocate(status->code, length);
+  tpu_status_t copy = allocate_status(status->code, length);
   if (copy == NULL) return no_memory_status();
   memcpy(copy->text, status->text, length);
   return copy;

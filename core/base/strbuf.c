@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 
 // Makes room for `extra` more bytes and the NUL; latches the error.
-static bool reserve(tpu_strbuf_t* buffer, size_t extra) {
+static bool reserve_bytes(tpu_strbuf_t* buffer, size_t extra) {
   if (buffer->failed) return false;
   size_t needed;
   if (__builtin_add_overflow(buffer->size, extra, &needed) || needed == SIZE_MAX) {
@@ -25,7 +25,7 @@ static bool reserve(tpu_strbuf_t* buffer, size_t extra) {
 }
 
 void tpu_strbuf_append_bytes(tpu_strbuf_t* buffer, const char* bytes, size_t size) {
-  if (!reserve(buffer, size)) return;
+  if (!reserve_bytes(buffer, size)) return;
   if (size > 0) memcpy(buffer->data + buffer->size, bytes, size);
   buffer->size += size;
   buffer->data[buffer->size] = '\0';
@@ -38,14 +38,14 @@ void tpu_strbuf_append(tpu_strbuf_t* buffer, const char* text) {
 void tpu_strbuf_printf(tpu_strbuf_t* buffer, const char* format, ...) {
   // Most pieces are short: one formatting pass into whatever room there is, a second one only when
   // the text did not fit.
-  if (!reserve(buffer, 64)) return;
+  if (!reserve_bytes(buffer, 64)) return;
   size_t room = buffer->capacity - buffer->size;
   va_list args;
   va_start(args, format);
   int length = vsnprintf(buffer->data + buffer->size, room, format, args);
   va_end(args);
   if (length < 0) length = 0;
-  if ((size_t)length >= room && reserve(buffer, (size_t)length)) {
+  if ((size_t)length >= room && reserve_bytes(buffer, (size_t)length)) {
     va_start(args, format);
     (void)vsnprintf(buffer->data + buffer->size, (size_t)length + 1, format, args);
     va_end(args);

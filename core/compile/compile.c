@@ -106,7 +106,7 @@ static void find_in_memory(tpui_request_t* request, bool wait) {
   tpui_compiler_count(compiler, &compiler->stats.memory_hits, NULL, 0);
 }
 
-static void make(tpui_request_t* request) {
+static void make_one(tpui_request_t* request) {
   tpu_compile_request_t* wanted = request->wanted;
   wanted->status = tpui_make_executable(request, &wanted->executable);
   tpui_memory_finish(&request->compiler->memory, request->entry, wanted->executable,
@@ -123,12 +123,12 @@ typedef struct crew_t {
 } crew_t;
 
 /* Makes what the requests own, beside other threads that do the same. */
-static void* work(void* pointer) {
+static void* work_in_crew(void* pointer) {
   crew_t* crew = pointer;
   for (;;) {
     size_t i = atomic_fetch_add(&crew->next, 1);
     if (i >= crew->count) return NULL;
-    if (crew->requests[i].entry != NULL) make(&crew->requests[i]);
+    if (crew->requests[i].entry != NULL) make_one(&crew->requests[i]);
   }
 }
 
@@ -146,10 +146,11 @@ static void make_owned(tpui_request_t* requests, size_t count) {
   atomic_init(&crew.next, 0);
   pthread_t threads[MAX_THREADS];
   size_t started = 0, wanted = thread_count(requests, count);
-  while (started + 1 < wanted && pthread_create(&threads[started], NULL, work, &crew) == 0) {
+  while (started + 1 < wanted &&
+         pthread_create(&threads[started], NULL, work_in_crew, &crew) == 0) {
     ++started;  // where no thread can be had, fewer do the work
   }
-  (void)work(&crew);
+  (void)work_in_crew(&crew);
   for (size_t i = 0; i < started; ++i) (void)pthread_join(threads[i], NULL);
 }
 
@@ -177,7 +178,7 @@ static void get_all(tpui_request_t* requests, size_t count) {
     request->wanted->status = earlier_failure(requests, count, request->key);
     if (request->wanted->status != NULL) continue;
     find_in_memory(request, true);
-    if (request->entry != NULL) make(request);
+    if (request->entry != NULL) make_one(request);
   }
 }
 

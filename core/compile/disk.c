@@ -121,7 +121,7 @@ static bool read_fully(int file, void* data, size_t size) {
 }
 
 /* Of the header's fields in front of the checksum and of the bytes after the header. */
-static tpu_digest_t checksum(const file_header_t* header, const void* bytes) {
+static tpu_digest_t file_checksum(const file_header_t* header, const void* bytes) {
   tpu_digest_state_t state;
   tpu_digest_begin(&state);
   tpu_digest_update(&state, header, offsetof(file_header_t, checksum));
@@ -157,7 +157,7 @@ static tpui_disk_result_t read_file(int file, tpu_digest_t key, int64_t most, vo
   }
   *out_size = header.size;
   if (read_fully(file, *out_bytes, header.size) &&
-      same_digest(checksum(&header, *out_bytes), header.checksum)) {
+      same_digest(file_checksum(&header, *out_bytes), header.checksum)) {
     (void)futimens(file, NULL);  // last use, for eviction; root's files keep their time
     return TPUI_DISK_HIT;
   }
@@ -284,7 +284,7 @@ bool tpui_disk_write(tpui_disk_cache_t* cache, tpu_digest_t key, const void* byt
   file_header_t header = {
       .format_version = FORMAT_VERSION, .header_size = sizeof(header), .key = key, .size = size};
   memcpy(header.magic, magic, sizeof(magic));
-  header.checksum = checksum(&header, bytes);
+  header.checksum = file_checksum(&header, bytes);
   tpui_disk_path_t path;
   bool written = make_path(cache, key, &path) && write_entry(&path, &header, bytes);
   tpu_strbuf_free(&path.text);

@@ -30,7 +30,7 @@ static const char* find_fault(const struct stat* info) {
   return NULL;
 }
 
-static tpui_disk_open_t refuse(int* file, const char* path, const char* why) {
+static tpui_disk_open_t refuse_file(int* file, const char* path, const char* why) {
   if (*file >= 0) (void)close(*file);
   *file = -1;
   warn_refused(path, why);
@@ -43,7 +43,7 @@ static tpui_disk_open_t explain_failure(int folder, const char* name, const char
   int error = errno;
   struct stat info;
   bool is_link = fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
-  if (is_link) return refuse(out_file, path, "it is a symbolic link");
+  if (is_link) return refuse_file(out_file, path, "it is a symbolic link");
   errno = error;
   return TPUI_DISK_OPEN_FAILED;
 }
@@ -54,10 +54,10 @@ static tpui_disk_open_t open_checked(int folder, const char* name, int flags, mo
   *out_file = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | flags);
   if (*out_file < 0) return explain_failure(folder, name, path, out_file);
   struct stat info;
-  if (fstat(*out_file, &info) != 0) return refuse(out_file, path, "its owner is unknown");
-  if ((info.st_mode & S_IFMT) != kind) return refuse(out_file, path, "it is no regular file");
+  if (fstat(*out_file, &info) != 0) return refuse_file(out_file, path, "its owner is unknown");
+  if ((info.st_mode & S_IFMT) != kind) return refuse_file(out_file, path, "it is no regular file");
   const char* fault = find_fault(&info);
-  return fault != NULL ? refuse(out_file, path, fault) : TPUI_DISK_OPEN_OK;
+  return fault != NULL ? refuse_file(out_file, path, fault) : TPUI_DISK_OPEN_OK;
 }
 
 tpui_disk_open_t tpui_disk_open_root(const char* folder, int* out_folder) {

@@ -128,7 +128,7 @@ static void save_to_disk(const tpui_request_t* request, tpu_executable_t* execut
 }
 
 /* Tells where the program's text is, or how to get it. */
-static tpu_status_t explain(const tpui_request_t* request, tpu_status_t status) {
+static tpu_status_t explain_failure(const tpui_request_t* request, tpu_status_t status) {
   if (!dump_wanted()) {
     return tpu_status_annotate(status, "program %s (set TORCH_TPU_DUMP_DIR to see its text)",
                                request->hex);
@@ -148,7 +148,7 @@ tpu_status_t tpui_make_executable(const tpui_request_t* request,
   if (*out_executable != NULL) return NULL;
   int64_t start = tpu_clock_ns();
   tpu_status_t status = compile_program(request, out_executable);
-  if (status != NULL) return explain(request, status);
+  if (status != NULL) return explain_failure(request, status);
   tpui_compiler_count(compiler, &compiler->stats.compiles, &compiler->stats.compile_seconds, start);
   tpu_log(TPU_LOG_COMPILE, "%s compiled%s, %zu bytes of text, %.2f ms", request->hex,
           request->small ? " small" : "", request->wanted->text_size,

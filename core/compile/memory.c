@@ -81,7 +81,7 @@ void tpui_memory_destroy(tpui_memory_cache_t* cache) {
 }
 
 /* Doubles the table; chains stay short. Without memory the chains just get longer. */
-static void rehash(tpui_memory_cache_t* cache) {
+static void grow_table(tpui_memory_cache_t* cache) {
   if (cache->entry_count < cache->slot_count) return;
   void* memory = NULL;
   tpu_status_t status = tpu_calloc(cache->slot_count * 2, sizeof(tpui_memory_entry_t*), &memory);
@@ -109,7 +109,7 @@ static tpu_status_t add_pending(tpui_memory_cache_t* cache, tpu_digest_t key,
                                 tpui_memory_entry_t** out_entry) {
   void* memory = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpui_memory_entry_t), &memory));
-  rehash(cache);
+  grow_table(cache);
   tpui_memory_entry_t* entry = memory;
   entry->key = key;
   entry->pending = true;

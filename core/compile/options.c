@@ -28,7 +28,7 @@ static const override_t overrides[] = {
 };
 enum { OVERRIDE_COUNT = sizeof(overrides) / sizeof(overrides[0]) };
 
-static bool applies(const override_t* row, const tpu_platform_t* platform, bool small) {
+static bool row_applies(const override_t* row, const tpu_platform_t* platform, bool small) {
   if (row->platform != platform->kind) return false;
   return row->mode == IN_BOTH_MODES || (row->mode == IN_SMALL_MODE) == small;
 }
@@ -91,7 +91,7 @@ void tpui_options_encode(const tpu_platform_t* platform, bool small, uint32_t re
   append_int(&build, TAG_NUM_PARTITIONS, 1);
   append_message(out_bytes, TAG_BUILD_OPTIONS, &build);
   for (size_t i = 0; i < OVERRIDE_COUNT; ++i) {
-    if (!applies(&overrides[i], platform, small)) continue;
+    if (!row_applies(&overrides[i], platform, small)) continue;
     if ((refused >> i & 1) == 0) append_override(out_bytes, &overrides[i]);
   }
 }

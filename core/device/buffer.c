@@ -100,7 +100,7 @@ void tpui_buffers_cancel(tpu_device_t* device, int count, tpu_buffer_t** buffers
 
 static void destroy_pjrt(tpu_device_t* device, pjrt_buffer_t* pjrt) {
   pjrt_buffer_destroy_args_t args = {.buffer = pjrt};
-  tpui_log_failed_destroy(tpui_pjrt(device->plugin, Buffer_Destroy, &args));
+  tpui_log_failed_destroy(tpu_pjrt_call(device->plugin, Buffer_Destroy, &args));
 }
 
 void tpui_buffer_drop_donated(tpu_buffer_t* buffer) {
@@ -171,12 +171,12 @@ static tpu_status_t transfer_in(tpu_device_t* device, const void* data, tpu_dtyp
       .host_buffer_semantics = PJRT_HOST_BUFFER_ONLY_DURING_CALL,
       .device = device->device,
   };
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Client_BufferFromHostBuffer, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Client_BufferFromHostBuffer, &args));
   *out_pjrt = args.buffer;
   /* The host memory may be reused already (semantics above), so nobody waits for this event. */
   pjrt_event_destroy_args_t destroy = {.event = args.done_with_host_buffer};
   if (destroy.event != NULL) {
-    tpui_log_failed_destroy(tpui_pjrt(device->plugin, Event_Destroy, &destroy));
+    tpui_log_failed_destroy(tpu_pjrt_call(device->plugin, Event_Destroy, &destroy));
   }
   return NULL;
 }
@@ -196,11 +196,11 @@ tpu_status_t tpu_buffer_from_host(tpu_device_t* device, const void* data, tpu_dt
 }
 
 /* Waits for an event and destroys it. */
-static tpu_status_t await_event(const tpui_plugin_t* plugin, pjrt_event_t* event) {
+static tpu_status_t await_event(const tpu_plugin_t* plugin, pjrt_event_t* event) {
   pjrt_event_await_args_t await = {.event = event};
-  tpu_status_t status = tpui_pjrt(plugin, Event_Await, &await);
+  tpu_status_t status = tpu_pjrt_call(plugin, Event_Await, &await);
   pjrt_event_destroy_args_t destroy = {.event = event};
-  return tpu_status_join(status, tpui_pjrt(plugin, Event_Destroy, &destroy));
+  return tpu_status_join(status, tpu_pjrt_call(plugin, Event_Destroy, &destroy));
 }
 
 static tpu_status_t check_content(const tpu_buffer_t* buffer) {
@@ -215,9 +215,9 @@ static tpu_status_t check_content(const tpu_buffer_t* buffer) {
 tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer) {
   TPU_RETURN_IF_ERROR(check_content(buffer));
   if (atomic_load_explicit(&buffer->ready, memory_order_acquire)) return NULL;
-  const tpui_plugin_t* plugin = buffer->device->plugin;
+  const tpu_plugin_t* plugin = buffer->device->plugin;
   pjrt_buffer_ready_event_args_t args = {.buffer = buffer->pjrt};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Buffer_ReadyEvent, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, Buffer_ReadyEvent, &args));
   TPU_RETURN_IF_ERROR(await_event(plugin, args.event));
   atomic_store_explicit(&buffer->ready, true, memory_order_release);
   return NULL;
@@ -234,7 +234,7 @@ tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** out_pointer) {
   void* host = atomic_load_explicit(&buffer->host, memory_order_relaxed);
   if (host == NULL) {
     pjrt_buffer_unsafe_pointer_args_t args = {.buffer = buffer->pjrt};
-    TPU_RETURN_IF_ERROR(tpui_pjrt(buffer->device->plugin, Buffer_UnsafePointer, &args));
+    TPU_RETURN_IF_ERROR(tpu_pjrt_call(buffer->device->plugin, Buffer_UnsafePointer, &args));
     host = (void*)args.buffer_pointer;
     atomic_store_explicit(&buffer->host, host, memory_order_relaxed);
   }
@@ -246,7 +246,7 @@ tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** out_pointer) {
 static tpu_status_t fetch_all(tpu_buffer_t* buffer, void* dst) {
   pjrt_buffer_to_host_buffer_args_t args = {
       .src = buffer->pjrt, .dst = dst, .dst_size = (size_t)buffer->bytes};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(buffer->device->plugin, Buffer_ToHostBuffer, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(buffer->device->plugin, Buffer_ToHostBuffer, &args));
   return await_event(buffer->device->plugin, args.event);
 }
 

@@ -59,7 +59,7 @@ static void scope_end(const env_scope_t* scope) {
   }
 }
 
-static pjrt_named_value_t named(const char* name, int32_t type) {
+static pjrt_named_value_t named_value(const char* name, int32_t type) {
   return (pjrt_named_value_t){.struct_size = PJRT_SIZE_named_value,
                               .name = name,
                               .name_size = strlen(name),
@@ -73,14 +73,14 @@ static tpu_status_t create_client(tpu_device_t* device) {
   if (device->platform->kind == TPU_PLATFORM_CPU) {
     /* One device keeps the thread count down. Synchronous: a run in the caller costs 3 us, a hop to
      * the pool 20 us; overlap is the launch thread's work. */
-    values[0] = named("cpu_device_count", PJRT_NAMED_INT64);
+    values[0] = named_value("cpu_device_count", PJRT_NAMED_INT64);
     values[0].value.int64_value = 1;
-    values[1] = named("asynchronous", PJRT_NAMED_BOOL);
+    values[1] = named_value("asynchronous", PJRT_NAMED_BOOL);
     values[1].value.bool_value = false;
     args.create_options = values;
     args.num_options = 2;
   }
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Client_Create, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Client_Create, &args));
   device->client = args.client;
   return NULL;
 }
@@ -88,7 +88,7 @@ static tpu_status_t create_client(tpu_device_t* device) {
 static tpu_status_t load_and_create(tpu_device_t* device, const tpu_device_options_t* options) {
   env_scope_t scope;
   scope_begin(&scope, options);
-  tpu_status_t status = tpui_plugin_load(options->plugin_path, &device->plugin);
+  tpu_status_t status = tpu_plugin_load(options->plugin_path, &device->plugin);
   if (status == NULL) status = create_client(device);
   scope_end(&scope);
   return status;
@@ -96,7 +96,7 @@ static tpu_status_t load_and_create(tpu_device_t* device, const tpu_device_optio
 
 static tpu_status_t take_first_device(tpu_device_t* device) {
   pjrt_client_addressable_devices_args_t args = {.client = device->client};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Client_AddressableDevices, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Client_AddressableDevices, &args));
   if (args.num_addressable_devices == 0) {
     return tpu_status_make(TPU_NOT_FOUND, "PJRT plugin '%s' has no device", device->plugin->path);
   }
@@ -126,9 +126,9 @@ static tpu_status_t read_name(tpu_device_t* device) {
     return take_text(&text, &device->name);
   }
   pjrt_device_get_description_args_t description = {.device = device->device};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Device_GetDescription, &description));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Device_GetDescription, &description));
   pjrt_device_description_kind_args_t kind = {.device_description = description.device_description};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, DeviceDescription_Kind, &kind));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, DeviceDescription_Kind, &kind));
   bool is_tpu = kind.device_kind_size >= 3 && memcmp(kind.device_kind, "TPU", 3) == 0;
   if (!is_tpu) tpu_strbuf_printf(&text, "TPU (%s: ", device->platform->name);
   tpu_strbuf_append_bytes(&text, kind.device_kind, kind.device_kind_size);
@@ -138,9 +138,9 @@ static tpu_status_t read_name(tpu_device_t* device) {
 
 static tpu_status_t read_version(tpu_device_t* device) {
   pjrt_client_platform_name_args_t name = {.client = device->client};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Client_PlatformName, &name));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Client_PlatformName, &name));
   pjrt_client_platform_version_args_t version = {.client = device->client};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(device->plugin, Client_PlatformVersion, &version));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Client_PlatformVersion, &version));
   tpu_strbuf_t text = {0};
   tpu_strbuf_append_bytes(&text, name.platform_name, name.platform_name_size);
   tpu_strbuf_append(&text, "; ");
@@ -159,7 +159,7 @@ static tpu_status_t read_limit(tpu_device_t* device, const tpu_device_options_t*
     return NULL;
   }
   pjrt_device_memory_stats_args_t args = {.device = device->device};
-  tpu_status_t status = tpui_pjrt(device->plugin, Device_MemoryStats, &args);
+  tpu_status_t status = tpu_pjrt_call(device->plugin, Device_MemoryStats, &args);
   if (tpu_status_code(status) == TPU_UNIMPLEMENTED) {
     tpu_status_free(status);  // the limit stays unknown (0)
     return NULL;
@@ -218,7 +218,7 @@ void tpu_device_destroy(tpu_device_t* device) {
   }
   if (device->client != NULL) {
     pjrt_client_destroy_args_t args = {.client = device->client};
-    tpui_log_failed_destroy(tpui_pjrt(device->plugin, Client_Destroy, &args));
+    tpui_log_failed_destroy(tpu_pjrt_call(device->plugin, Client_Destroy, &args));
   }
   (void)pthread_mutex_destroy(&device->mutex);
   tpu_free(device->name);

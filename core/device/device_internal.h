@@ -9,7 +9,7 @@
 #include "pjrt/plugin.h"
 
 struct tpu_device_t {
-  const tpui_plugin_t* plugin;
+  const tpu_plugin_t* plugin;
   const tpu_platform_t* platform;
   pjrt_client_t* client;  // owned
   pjrt_device_t* device;  // lives as long as the client

@@ -42,13 +42,13 @@ static tpu_status_t check_program(const tpu_device_t* device, const void* bytes,
 
 /* Bytes of each output, so that a run can compare them with what the caller books. */
 static tpu_status_t read_outputs(tpu_executable_t* executable) {
-  const tpui_plugin_t* plugin = executable->device->plugin;
+  const tpu_plugin_t* plugin = executable->device->plugin;
   pjrt_executable_num_outputs_args_t number = {.executable = executable->executable};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Executable_NumOutputs, &number));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, Executable_NumOutputs, &number));
   pjrt_executable_output_element_types_args_t types = {.executable = executable->executable};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Executable_OutputElementTypes, &types));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, Executable_OutputElementTypes, &types));
   pjrt_executable_output_dimensions_args_t dims = {.executable = executable->executable};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, Executable_OutputDimensions, &dims));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, Executable_OutputDimensions, &dims));
   if (number.num_outputs > INT32_MAX || types.num_output_types != number.num_outputs ||
       dims.num_outputs != number.num_outputs) {
     return tpu_status_make(TPU_INTERNAL, "the plugin reports %zu outputs, %zu types, %zu shapes",
@@ -72,22 +72,22 @@ static tpu_status_t read_outputs(tpu_executable_t* executable) {
 }
 
 static tpu_status_t fill_executable(tpu_executable_t* executable) {
-  const tpui_plugin_t* plugin = executable->device->plugin;
+  const tpu_plugin_t* plugin = executable->device->plugin;
   pjrt_loaded_executable_get_executable_args_t args = {.loaded_executable = executable->loaded};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(plugin, LoadedExecutable_GetExecutable, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, LoadedExecutable_GetExecutable, &args));
   executable->executable = args.executable;
   return read_outputs(executable);
 }
 
 static void destroy_executable(tpu_executable_t* executable) {
-  const tpui_plugin_t* plugin = executable->device->plugin;
+  const tpu_plugin_t* plugin = executable->device->plugin;
   if (executable->executable != NULL) {
     pjrt_executable_destroy_args_t args = {.executable = executable->executable};
-    tpui_log_failed_destroy(tpui_pjrt(plugin, Executable_Destroy, &args));
+    tpui_log_failed_destroy(tpu_pjrt_call(plugin, Executable_Destroy, &args));
   }
   if (executable->loaded != NULL) {
     pjrt_loaded_executable_destroy_args_t args = {.executable = executable->loaded};
-    tpui_log_failed_destroy(tpui_pjrt(plugin, LoadedExecutable_Destroy, &args));
+    tpui_log_failed_destroy(tpu_pjrt_call(plugin, LoadedExecutable_Destroy, &args));
   }
   tpu_free(atomic_load_explicit(&executable->block, memory_order_acquire));
   tpu_free(executable->output_bytes);
@@ -106,8 +106,8 @@ static tpu_status_t make_object(tpu_device_t* device, tpu_executable_t** out_exe
 }
 
 /* Ends a create: hands the object out, or destroys it. */
-static tpu_status_t finish(tpu_status_t status, tpu_executable_t* executable,
-                           tpu_executable_t** out_executable) {
+static tpu_status_t finish_create(tpu_status_t status, tpu_executable_t* executable,
+                                  tpu_executable_t** out_executable) {
   if (status == NULL) status = fill_executable(executable);
   if (status != NULL) {
     destroy_executable(executable);
@@ -139,9 +139,9 @@ tpu_status_t tpu_executable_compile(tpu_device_t* device, const char* text, size
       .compile_options = options,
       .compile_options_size = options_size,
   };
-  tpu_status_t status = tpui_pjrt(device->plugin, Client_Compile, &args);
+  tpu_status_t status = tpu_pjrt_call(device->plugin, Client_Compile, &args);
   executable->loaded = args.executable;
-  return finish(status, executable, out_executable);
+  return finish_create(status, executable, out_executable);
 }
 
 tpu_status_t tpu_executable_deserialize(tpu_device_t* device, const void* bytes, size_t size,
@@ -158,9 +158,9 @@ tpu_status_t tpu_executable_deserialize(tpu_device_t* device, const void* bytes,
       .overridden_serialized_compile_options = options,
       .overridden_serialized_compile_options_size = options != NULL ? options_size : 0,
   };
-  tpu_status_t status = tpui_pjrt(device->plugin, Executable_DeserializeAndLoad, &args);
+  tpu_status_t status = tpu_pjrt_call(device->plugin, Executable_DeserializeAndLoad, &args);
   executable->loaded = args.loaded_executable;
-  return finish(status, executable, out_executable);
+  return finish_create(status, executable, out_executable);
 }
 
 tpu_status_t tpu_executable_serialize(tpu_executable_t* executable, void** out_bytes,
@@ -168,7 +168,7 @@ tpu_status_t tpu_executable_serialize(tpu_executable_t* executable, void** out_b
   *out_bytes = NULL;
   *out_size = 0;
   pjrt_executable_serialize_args_t args = {.executable = executable->executable};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(executable->device->plugin, Executable_Serialize, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(executable->device->plugin, Executable_Serialize, &args));
   tpu_status_t status = tpu_calloc(args.serialized_bytes_size, 1, out_bytes);
   if (status == NULL && *out_bytes != NULL) {
     memcpy(*out_bytes, args.serialized_bytes, args.serialized_bytes_size);
@@ -265,8 +265,8 @@ static tpu_status_t check_outputs(const tpu_executable_t* executable, const int6
   return NULL;
 }
 
-static tpu_status_t execute(tpu_executable_t* executable, int input_count, size_t kept,
-                            const run_space_t* space) {
+static tpu_status_t execute_once(tpu_executable_t* executable, int input_count, size_t kept,
+                                 const run_space_t* space) {
   pjrt_execute_options_t options = {
       .struct_size = PJRT_SIZE_execute_options,
       .non_donatable_input_indices = space->kept,
@@ -282,7 +282,7 @@ static tpu_status_t execute(tpu_executable_t* executable, int input_count, size_
       .num_args = (size_t)input_count,
       .output_lists = &output_list,
   };
-  return tpui_pjrt(executable->device->plugin, LoadedExecutable_Execute, &args);
+  return tpu_pjrt_call(executable->device->plugin, LoadedExecutable_Execute, &args);
 }
 
 /* A plugin may have taken donated buffers when a run fails. What it has is dropped here, so that
@@ -292,7 +292,7 @@ static int64_t drop_taken(int count, tpu_buffer_t* const* inputs, const uint8_t*
   for (int i = 0; donated != NULL && i < count; ++i) {
     if (donated[i] == 0 || inputs[i]->pjrt == NULL) continue;
     pjrt_buffer_is_deleted_args_t args = {.buffer = inputs[i]->pjrt};
-    tpu_status_t status = tpui_pjrt(inputs[i]->device->plugin, Buffer_IsDeleted, &args);
+    tpu_status_t status = tpu_pjrt_call(inputs[i]->device->plugin, Buffer_IsDeleted, &args);
     bool taken = status != NULL || args.is_deleted;
     tpu_status_free(status);
     if (!taken) continue;
@@ -315,7 +315,7 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
   /* Memory is booked before the run, so that two threads cannot pass the limit together. */
   TPU_RETURN_IF_ERROR(
       tpui_buffers_reserve(executable->device, output_count, output_bytes, freed, out_outputs));
-  tpu_status_t status = execute(executable, input_count, kept, space);
+  tpu_status_t status = execute_once(executable, input_count, kept, space);
   if (TPU_UNLIKELY(status != NULL)) {
     freed -= drop_taken(input_count, inputs, donated);
     tpui_buffers_cancel(executable->device, output_count, out_outputs, freed);

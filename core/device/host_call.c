@@ -9,7 +9,7 @@ static const char platform_name[] = "Host";
 
 tpu_status_t tpu_device_register_host_call(tpu_device_t* device, const char* name,
                                            tpu_host_handler_t handler) {
-  const tpui_plugin_t* plugin = device->plugin;
+  const tpu_plugin_t* plugin = device->plugin;
   if (name == NULL || name[0] == '\0' || handler == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "a host call needs a name and a function");
   }
@@ -17,7 +17,7 @@ tpu_status_t tpu_device_register_host_call(tpu_device_t* device, const char* nam
     return tpu_status_make(TPU_UNIMPLEMENTED, "host call %s: not on platform %s", name,
                            device->platform->name);
   }
-  const pjrt_extension_base_t* base = tpui_plugin_extension(plugin, PJRT_EXTENSION_FFI);
+  const pjrt_extension_base_t* base = tpu_plugin_extension(plugin, PJRT_EXTENSION_FFI);
   const pjrt_ffi_extension_t* extension = (const pjrt_ffi_extension_t*)base;
   size_t needed = PJRT_STRUCT_SIZE(pjrt_ffi_extension_t, register_handler);
   bool has_function =
@@ -34,8 +34,8 @@ tpu_status_t tpu_device_register_host_call(tpu_device_t* device, const char* nam
       .platform_name = platform_name,
       .platform_name_size = strlen(platform_name),
   };
-  tpu_status_t status = tpui_pjrt_named_status(plugin, "PJRT_FFI_Register_Handler",
-                                               extension->register_handler(&args));
+  tpu_status_t status = tpu_pjrt_named_status(plugin, "PJRT_FFI_Register_Handler",
+                                              extension->register_handler(&args));
   return tpu_status_annotate(status, "host call %s", name);
 }
 

@@ -124,7 +124,7 @@ static uint32_t outer_reference(builder_t* b, const tpu_value_t* value, tpu_meta
 }
 
 /* The template's reference for a window's; takes its slot along. */
-static uint32_t translate(builder_t* b, uint32_t ref, tpu_meta_id_t view, tpu_slot_t slot) {
+static uint32_t translate_ref(builder_t* b, uint32_t ref, tpu_meta_id_t view, tpu_slot_t slot) {
   uint32_t index = tpu_ref_index(ref), view_bit = ref & TPU_REF_VIEW_BIT;
   int64_t offset = view_bit != 0 ? slot.as_int : 0;
   switch (tpu_ref_kind(ref)) {
@@ -157,7 +157,8 @@ static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index)
     uint32_t ref = tpu_record_ref(&record, k);
     tpu_slot_t number = {0};
     if (tpu_ref_has_slot(ref)) number = window->slots[slot++];
-    copy[TPU_RECORD_HEADER_WORDS + 2 * k] = translate(b, ref, tpu_record_view(&record, k), number);
+    copy[TPU_RECORD_HEADER_WORDS + 2 * k] =
+        translate_ref(b, ref, tpu_record_view(&record, k), number);
   }
   t->word_count += size;
   ++t->record_count;
@@ -182,8 +183,9 @@ static void add_results(builder_t* b, int count, const tpu_operand_t* results) {
 }
 
 /* Leaves `*out_template` NULL and sets b->obstacle when the records are none. */
-static tpu_status_t build(tpu_engine_t* e, builder_t* b, const char* name, int result_count,
-                          const tpu_operand_t* results, tpu_template_t** out_template) {
+static tpu_status_t build_template(tpu_engine_t* e, builder_t* b, const char* name,
+                                   int result_count, const tpu_operand_t* results,
+                                   tpu_template_t** out_template) {
   const tpui_capture_t* c = b->capture;
   tpu_window_t window;
   tpu_recorder_window(&e->recorder, &window);
@@ -220,7 +222,7 @@ static tpu_status_t end_locked(tpu_engine_t* e, const char* name, int result_cou
   tpu_status_t status = NULL;
   if (!c->interrupted && c->obstacle == NULL) {
     status = tpui_prepare_operands(result_count, results, name);
-    if (status == NULL) status = build(e, &b, name, result_count, results, out_template);
+    if (status == NULL) status = build_template(e, &b, name, result_count, results, out_template);
   }
   *out_obstacle = c->interrupted ? NULL : b.obstacle;
   return status;

@@ -48,7 +48,7 @@ bool tpui_inputs_finite(const tpu_window_t* window, const tpu_job_t* job) {
 }
 
 /* The op behind a record: what an internal record moves was made by its last operand. */
-static const char* culprit(const tpu_window_t* window, uint32_t record) {
+static const char* culprit_name(const tpu_window_t* window, uint32_t record) {
   tpu_record_t r;
   tpu_window_record(window, record, &r);
   for (int k = r.operand_count - 1; tpu_op_info(r.op)->aten[0] == 0 && k >= 0; --k) {
@@ -68,7 +68,7 @@ tpu_status_t tpui_outputs_finite(const tpu_window_t* window, const tpu_job_t* jo
     return tpu_status_make(TPU_INVALID_ARGUMENT,
                            "'%s' made NaN or infinity from finite inputs "
                            "(TORCH_TPU_CHECK_NONFINITE=1)",
-                           culprit(window, window->value_records[v]));
+                           culprit_name(window, window->value_records[v]));
   }
   return NULL;
 }

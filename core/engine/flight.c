@@ -200,7 +200,7 @@ static void fail_flight(tpui_flight_t* f) {
 }
 
 /* Hands out results and gives everything back. With the engine lock. */
-static void finish(tpui_flight_t* f) {
+static void finish_flight(tpui_flight_t* f) {
   tpu_engine_t* e = f->engine;
   e->stats.launches += f->job.launches;
   if (TPU_LIKELY(f->job.error == NULL)) {
@@ -226,7 +226,7 @@ static void run_queued(tpu_queue_item_t* item) {
   tpu_engine_t* e = flight->engine;
   tpu_job_run(&flight->job);
   tpu_mutex_lock(&e->lock);
-  finish(flight);
+  finish_flight(flight);
   --e->in_flight;
   (void)pthread_cond_broadcast(&e->landed);
   tpu_mutex_unlock(&e->lock);
@@ -245,7 +245,7 @@ static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
   if (check && flight->job.error == NULL) {
     flight->job.error = tpui_outputs_finite(window, &flight->job);
   }
-  finish(flight);
+  finish_flight(flight);
 }
 
 /* In order: a small job may overtake nothing, so it is queued behind others. */

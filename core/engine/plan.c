@@ -76,7 +76,7 @@ static bool fix_numbers(const tpu_window_t* w, const uint32_t* records, uint32_t
 }
 
 /* Lowers a program; when it cannot do without a fixed number, fixes them and tries again. */
-static tpu_status_t lower(maker_t* m, const tpu_program_t* program, tpu_lowered_t* out) {
+static tpu_status_t lower_program(maker_t* m, const tpu_program_t* program, tpu_lowered_t* out) {
   tpu_status_t status = tpu_lower_program(program, out);
   if (tpu_status_code(status) == TPU_UNIMPLEMENTED &&
       fix_numbers(&m->window, program->records, program->record_count, m->variant->slot_dynamic)) {
@@ -152,7 +152,7 @@ static tpu_status_t lower_step(maker_t* m, batch_t* batch, uint32_t p) {
   program->platform = m->planner->platform;
   program->host_calls = m->planner->host_calls;
   tpu_step_t* step = &batch->steps[m->variant->step_count++];
-  step->error = tpu_status_annotate(lower(m, program, lowered), "%s", first_op(m, program));
+  step->error = tpu_status_annotate(lower_program(m, program, lowered), "%s", first_op(m, program));
   batch->requests[p] = (tpu_compile_request_t){
       .text = tpu_strbuf_text(&lowered->text),
       .text_size = step->error == NULL ? lowered->text.size : 0,

@@ -81,7 +81,7 @@ tpui_plan_t* tpui_plan_find(const tpui_plan_cache_t* cache, const tpu_window_t* 
   return NULL;
 }
 
-static void insert(tpui_plan_cache_t* cache, tpui_plan_t* plan) {
+static void insert_plan(tpui_plan_cache_t* cache, tpui_plan_t* plan) {
   size_t i = first_slot(cache, plan->hash);
   while (cache->plans[i] != NULL) i = (i + 1) & (cache->capacity - 1);
   cache->plans[i] = plan;
@@ -90,7 +90,7 @@ static void insert(tpui_plan_cache_t* cache, tpui_plan_t* plan) {
 
 /* Rebuilds the table with room for one more, leaving out plans last used before `horizon`. Plans
  * point at each other as expected successors, so those links are cut first. */
-static tpu_status_t rebuild(tpui_plan_cache_t* cache, uint64_t horizon) {
+static tpu_status_t rebuild_table(tpui_plan_cache_t* cache, uint64_t horizon) {
   tpui_plan_cache_t next = {.clock = cache->clock,
                             .capacity = cache->capacity < 64 ? 64 : cache->capacity * 2};
   if (horizon > 0) next.capacity = cache->capacity;
@@ -102,7 +102,7 @@ static tpu_status_t rebuild(tpui_plan_cache_t* cache, uint64_t horizon) {
     if (plan->last_use < horizon) {
       free_plan(plan);
     } else {
-      insert(&next, plan);
+      insert_plan(&next, plan);
     }
   }
   tpu_free(cache->plans);
@@ -113,9 +113,9 @@ static tpu_status_t rebuild(tpui_plan_cache_t* cache, uint64_t horizon) {
 static tpu_status_t make_room(tpui_plan_cache_t* cache) {
   if (cache->count >= MAX_PLANS) {
     // Half of the uses of the last MAX_PLANS additions is a cheap stand-in for the median.
-    return rebuild(cache, cache->clock > MAX_PLANS / 2 ? cache->clock - MAX_PLANS / 2 : 1);
+    return rebuild_table(cache, cache->clock > MAX_PLANS / 2 ? cache->clock - MAX_PLANS / 2 : 1);
   }
-  return (cache->count + 1) * 2 > cache->capacity ? rebuild(cache, 0) : NULL;
+  return (cache->count + 1) * 2 > cache->capacity ? rebuild_table(cache, 0) : NULL;
 }
 
 /* An empty plan with a copy of the window, in one block. */
@@ -148,7 +148,7 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
   TPU_RETURN_IF_ERROR(make_plan(window, &plan));
   plan->hash = hash;
   plan->last_use = cache->clock;
-  insert(cache, plan);
+  insert_plan(cache, plan);
   *out_plan = plan;
   return NULL;
 }

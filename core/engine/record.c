@@ -82,8 +82,8 @@ static void answer_from_memo(tpu_call_t* call, const uint32_t* answer, tpu_meta_
   }
 }
 
-static tpu_status_t learn(tpu_engine_t* e, const tpu_call_t* call, const uint32_t* signature,
-                          size_t size, const tpu_meta_id_t* metas) {
+static tpu_status_t learn_answer(tpu_engine_t* e, const tpu_call_t* call, const uint32_t* signature,
+                                 size_t size, const tpu_meta_id_t* metas) {
   uint32_t answer[INLINE_WORDS + 1] = {(uint32_t)call->compute_dtype};
   if (call->result_count > INLINE_WORDS) return NULL;  // asked again next time
   for (int k = 0; k < call->result_count; ++k) answer[1 + k] = metas[k];
@@ -104,7 +104,7 @@ static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint32_t* s
   if (call->has_metas) {
     if (!call->teach) return NULL;
     call->teach = false;
-    return learn(e, call, signature, write_signature(call, signature), metas);
+    return learn_answer(e, call, signature, write_signature(call, signature), metas);
   }
   const uint32_t* known =
       tpu_recorder_match(&e->recorder, call->op, call->operand_count, call->result_count,

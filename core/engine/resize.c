@@ -23,7 +23,7 @@ static tpu_status_t resize_content(tpu_storage_t* storage, int64_t nbytes) {
   return status == NULL ? tpui_storage_bind(storage, resized, false) : status;
 }
 
-static tpu_status_t resize(tpu_storage_t* storage, int64_t nbytes) {
+static tpu_status_t resize_storage(tpu_storage_t* storage, int64_t nbytes) {
   tpu_engine_t* e = storage->engine;
   if (nbytes < 0) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "storage resize to %lld bytes", (long long)nbytes);
@@ -51,5 +51,5 @@ static tpu_status_t resize(tpu_storage_t* storage, int64_t nbytes) {
 tpu_status_t tpu_storage_resize(tpu_storage_t* storage, int64_t nbytes) {
   tpu_engine_t* e = storage->engine;
   tpu_mutex_lock(&e->lock);
-  return tpui_recording_end(e, resize(storage, nbytes));
+  return tpui_recording_end(e, resize_storage(storage, nbytes));
 }

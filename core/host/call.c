@@ -190,7 +190,7 @@ static tpu_status_t choose_version(const ffi_api_version_t* theirs, int* out_min
                          FFI_MAJOR_VERSION, FFI_NEWEST_MINOR_VERSION);
 }
 
-static ffi_error_t* answer(const ffi_call_t* call, ffi_metadata_t* metadata) {
+static ffi_error_t* answer_registration(const ffi_call_t* call, ffi_metadata_t* metadata) {
   int minor = FFI_MINOR_VERSION;
   tpu_status_t status = call->api != NULL ? choose_version(&call->api->version, &minor) : NULL;
   if (status != NULL) return to_error(call, status);
@@ -201,7 +201,7 @@ static ffi_error_t* answer(const ffi_call_t* call, ffi_metadata_t* metadata) {
   return NULL;
 }
 
-static tpu_status_t run(const tpui_host_row_t* row, ffi_call_t* frame) {
+static tpu_status_t run_kernel(const tpui_host_row_t* row, ffi_call_t* frame) {
   decoded_t d;
   TPU_RETURN_IF_ERROR(decode_buffers(&frame->operands, row->operand_count, "operands", d.operands));
   TPU_RETURN_IF_ERROR(decode_buffers(&frame->results, row->result_count, "results", d.results));
@@ -218,7 +218,7 @@ static tpu_status_t run(const tpui_host_row_t* row, ffi_call_t* frame) {
 
 ffi_error_t* tpui_host_handle(const tpui_host_row_t* row, ffi_call_t* call) {
   ffi_metadata_t* metadata = asked_metadata(call);
-  if (metadata != NULL) return answer(call, metadata);
+  if (metadata != NULL) return answer_registration(call, metadata);
   if (call->stage != FFI_STAGE_EXECUTE) return NULL;
-  return to_error(call, tpu_status_annotate(run(row, call), "%s", row->target));
+  return to_error(call, tpu_status_annotate(run_kernel(row, call), "%s", row->target));
 }

@@ -184,7 +184,7 @@ static inline void write_integers(const chunk_t* c, const int64_t* x) {
 __extension__ typedef unsigned __int128 wide_t;
 
 /* n mod d without a division: the quotient is the upper half of a product, corrected. */
-static inline void remainders(const uint32_t* words, int count, uint32_t d, uint32_t* out) {
+static inline void fast_remainders(const uint32_t* words, int count, uint32_t d, uint32_t* out) {
   int log = 0;
   while (((uint64_t)1 << log) < d) ++log;
   uint32_t factor = (uint32_t)((((((uint64_t)1 << log) - d) << 32) / d) + 1);
@@ -197,8 +197,8 @@ static inline void remainders(const uint32_t* words, int count, uint32_t d, uint
 }
 
 /* The same for 64 bits, whose product takes 128. */
-static inline void remainders64(const uint32_t* high, const uint32_t* low, int count, uint64_t d,
-                                int64_t* out) {
+static inline void fast_remainders64(const uint32_t* high, const uint32_t* low, int count,
+                                     uint64_t d, int64_t* out) {
   int log = 0;
   while (log < 64 && UINT64_C(1) << log < d) ++log;
   wide_t rest = ((wide_t)1 << log) - d;
@@ -216,14 +216,14 @@ static inline void draw_below(const chunk_t* c, int64_t* out) {
   uint64_t range = c->draw->range;
   if (!tpui_chunk_needs_low(c->draw)) {
     uint32_t rest[TPUI_CHUNK];
-    remainders(c->words, c->count, (uint32_t)range, rest);
+    fast_remainders(c->words, c->count, (uint32_t)range, rest);
     for (int i = 0; i < c->count; ++i) out[i] = rest[i];
   } else if (range == 0) {
     for (int i = 0; i < c->count; ++i) {
       out[i] = (int64_t)((uint64_t)c->words[i] << 32 | c->low[i]);
     }
   } else {
-    remainders64(c->words, c->low, c->count, range, out);
+    fast_remainders64(c->words, c->low, c->count, range, out);
   }
 }
 

@@ -5,7 +5,7 @@
 
 static atomic_int limit = TPUI_ISA_COUNT - 1;
 
-static tpui_isa_t detect(void) {
+static tpui_isa_t detect_isa(void) {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2")) return TPUI_ISA_BASE;
   bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
@@ -20,7 +20,7 @@ tpui_isa_t tpui_isa(void) {
   static atomic_int found = -1;
   int isa = atomic_load_explicit(&found, memory_order_relaxed);
   if (isa < 0) {
-    isa = (int)detect();
+    isa = (int)detect_isa();
     atomic_store_explicit(&found, isa, memory_order_relaxed);
   }
   int most = atomic_load_explicit(&limit, memory_order_relaxed);

@@ -11,7 +11,7 @@ enum { GRAIN_ELEMENTS = 8192 };
 
 /* --- shapes --- */
 
-static int64_t product(const int64_t* sizes, int first, int last) {
+static int64_t product_of(const int64_t* sizes, int first, int last) {
   int64_t count = 1;
   for (int i = first; i < last; ++i) count *= sizes[i];
   return count;
@@ -44,8 +44,8 @@ tpu_status_t tpui_line_walk_init(const tpu_host_call_t* call, int64_t dim,
     return tpu_status_make(TPU_INVALID_ARGUMENT, "dimension %lld of a tensor with %d",
                            (long long)dim, rank);
   }
-  out_walk->outer = rank > 0 ? product(first->sizes, 0, (int)dim) : 1;
-  out_walk->inner = rank > 0 ? product(first->sizes, (int)dim + 1, rank) : 1;
+  out_walk->outer = rank > 0 ? product_of(first->sizes, 0, (int)dim) : 1;
+  out_walk->inner = rank > 0 ? product_of(first->sizes, (int)dim + 1, rank) : 1;
   for (int i = 0; i < call->operand_count; ++i) {
     TPU_RETURN_IF_ERROR(add_tensor(out_walk, first, &call->operands[i], (int)dim));
   }

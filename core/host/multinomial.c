@@ -113,7 +113,7 @@ static tpu_status_t draw_once(const tpu_random_classes_t* t, int64_t row, const 
 
 /* --- rows --- */
 
-static tpu_status_t check(const tpu_random_classes_t* t) {
+static tpu_status_t check_draw(const tpu_random_classes_t* t) {
   bool fits = t->dtype == TPU_F32 || t->dtype == TPU_F64;
   bool counts = t->classes > 0 && t->classes <= TPUI_MAX_ORDER && t->samples >= 0 &&
                 (t->replacement || t->samples <= t->classes);
@@ -138,7 +138,7 @@ static tpu_status_t draw_rows(const tpu_random_classes_t* t, int64_t first, int6
 }
 
 tpu_status_t tpu_random_draw_classes(const tpu_random_classes_t* t, int64_t first, int64_t last) {
-  TPU_RETURN_IF_ERROR(check(t));
+  TPU_RETURN_IF_ERROR(check_draw(t));
   int64_t room = t->replacement ? t->samples : t->classes;
   size_t number_bytes = sizeof(double) * (size_t)(room + 3);
   size_t rest = t->replacement ? sizeof(double) * (size_t)t->classes

@@ -48,7 +48,7 @@ typedef struct survey_t {
   bool sorted;
 } survey_t;
 
-static survey_t survey(const uint64_t* a, int64_t count) {
+static survey_t survey_keys(const uint64_t* a, int64_t count) {
   survey_t s = {a[0], a[0], true};
   for (int64_t i = 1; i < count; ++i) {
     s.sorted &= a[i - 1] <= a[i];
@@ -70,7 +70,7 @@ uint64_t* tpui_order_sort_packed(uint64_t* a, uint64_t* b, int64_t count) {
     sort_short(a, count);
     return a;
   }
-  survey_t s = survey(a, count);
+  survey_t s = survey_keys(a, count);
   if (s.sorted) return a;
   // Positions are in order already; passes go over the bits in which keys differ.
   uint64_t base = s.least & ~UINT64_C(0xffffffff);
@@ -91,7 +91,7 @@ uint64_t* tpui_order_sort_packed(uint64_t* a, uint64_t* b, int64_t count) {
 
 uint64_t tpui_order_select_packed(uint64_t* a, int64_t count, int64_t rank) {
   while (count > SHORT_LINE) {
-    survey_t s = survey(a, count);
+    survey_t s = survey_keys(a, count);
     if (s.sorted) return a[rank];
     // The numbers are distinct, so their range has bits to tell them apart and this gets shorter.
     int bits = bit_length(s.greatest - s.least);

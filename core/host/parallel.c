@@ -22,7 +22,7 @@ typedef struct job_t {
   tpu_status_t status;  // guarded by mutex: the first failure
 } job_t;
 
-static void release(job_t* job) {
+static void release_job(job_t* job) {
   if (atomic_fetch_sub(&job->references, 1) != 1) return;
   (void)pthread_cond_destroy(&job->idle);
   (void)pthread_mutex_destroy(&job->mutex);
@@ -49,7 +49,7 @@ static void work_off(job_t* job) {
 }
 
 /* Being counted as busy comes before taking a range, so the caller cannot leave in between. */
-static void help(void* data) {
+static void help_job(void* data) {
   job_t* job = data;
   tpu_mutex_lock(&job->mutex);
   ++job->busy;
@@ -58,7 +58,7 @@ static void help(void* data) {
   tpu_mutex_lock(&job->mutex);
   if (--job->busy == 0) (void)pthread_cond_signal(&job->idle);
   tpu_mutex_unlock(&job->mutex);
-  release(job);
+  release_job(job);
 }
 
 static void destroy_error(const ffi_api_t* api, ffi_error_t* error) {
@@ -98,27 +98,27 @@ static tpu_status_t make_job(long long count, long long step, tpu_host_work_t wo
 }
 
 /* False when the pool does not take it: the caller then does more itself. */
-static bool schedule(const ffi_call_t* frame, job_t* job) {
+static bool schedule_job(const ffi_call_t* frame, job_t* job) {
   ffi_schedule_args_t args = {.struct_size = PJRT_STRUCT_SIZE(ffi_schedule_args_t, data),
                               .context = frame->context,
-                              .task = help,
+                              .task = help_job,
                               .data = job};
   atomic_fetch_add(&job->references, 1);
   ffi_error_t* error = frame->api->slots[FFI_SLOT_THREAD_POOL_SCHEDULE](&args);
   if (error == NULL) return true;
   destroy_error(frame->api, error);
-  release(job);
+  release_job(job);
   return false;
 }
 
-static tpu_status_t finish(job_t* job) {
+static tpu_status_t finish_job(job_t* job) {
   work_off(job);
   tpu_mutex_lock(&job->mutex);
   while (job->busy > 0) (void)pthread_cond_wait(&job->idle, &job->mutex);
   tpu_status_t status = job->status;
   job->status = NULL;
   tpu_mutex_unlock(&job->mutex);
-  release(job);
+  release_job(job);
   return status;
 }
 
@@ -135,7 +135,7 @@ tpu_status_t tpu_host_parallel(const tpu_host_call_t* call, int64_t count, int64
   TPU_RETURN_IF_ERROR(make_job(count, (count + pieces - 1) / pieces, work, arg, &job));
   // This thread is one of the workers.
   for (int i = 1; i < threads && i < pieces; ++i) {
-    if (!schedule(call->frame, job)) break;
+    if (!schedule_job(call->frame, job)) break;
   }
-  return finish(job);
+  return finish_job(job);
 }

@@ -42,8 +42,8 @@ static void draw_words(const tpu_random_draw_t* draw, uint32_t stream, int64_t f
   }
 }
 
-static void fill(const tpu_random_draw_t* draw, tpu_dtype_t result, int64_t first, int64_t last,
-                 char* out) {
+static void fill_range(const tpu_random_draw_t* draw, tpu_dtype_t result, int64_t first,
+                       int64_t last, char* out) {
   uint32_t words[TPUI_CHUNK], low[TPUI_CHUNK];
   double a[TPUI_CHUNK], b[TPUI_CHUNK];
   size_t bytes = tpu_dtype_bytes(result);
@@ -77,7 +77,7 @@ tpu_status_t tpu_random_fill(const tpu_random_draw_t* draw, tpu_dtype_t result, 
   }
   fenv_t environment;
   tpui_plain_arithmetic_begin(&environment);
-  fill(draw, result, first, last, out);
+  fill_range(draw, result, first, last, out);
   tpui_plain_arithmetic_end(&environment);
   return NULL;
 }

@@ -45,7 +45,7 @@ static tpu_status_t fill_chunks(void* arg, int64_t first, int64_t last) {
   return tpu_random_fill(&t->draw, t->result, first, last, out);
 }
 
-static tpu_status_t fill(const tpu_host_call_t* call, task_t* t) {
+static tpu_status_t fill_result(const tpu_host_call_t* call, task_t* t) {
   int64_t wide;
   TPU_RETURN_IF_ERROR(tpui_random_state(call, &t->draw.seed, &t->draw.offset));
   TPU_RETURN_IF_ERROR(tpu_host_attr_int(call, "wide", &wide));
@@ -80,7 +80,7 @@ static tpu_status_t draw_kind(const tpu_host_call_t* call, tpu_random_kind_t kin
   if (call->operand_count > 3) {
     TPU_RETURN_IF_ERROR(read_parameter(call, 1, task.draw.math, &task.draw.b));
   }
-  return fill(call, &task);
+  return fill_result(call, &task);
 }
 
 /* --- kernels --- */
@@ -121,5 +121,5 @@ tpu_status_t tpui_host_random_integers(const tpu_host_call_t* call) {
                           .math = TPU_F32,
                           .from = numbers[0],
                           .range = (uint64_t)numbers[1]}};
-  return fill(call, &task);
+  return fill_result(call, &task);
 }

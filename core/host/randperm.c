@@ -59,8 +59,8 @@ SHUFFLE(i64, int64_t)
 SHUFFLE(i32, int32_t)
 
 /* Results [first, last): `numbers` in random order, or 0, 1, ... where it is NULL. */
-static void shuffle(const task_t* t, uint32_t stream, uint64_t first, uint64_t last,
-                    const uint32_t* numbers) {
+static void shuffle_bins(const task_t* t, uint32_t stream, uint64_t first, uint64_t last,
+                         const uint32_t* numbers) {
   uint32_t buffer[CHUNK + 4 * TPUI_PHILOX_GROUP];
   const uint32_t* words;
   for (uint64_t at = first; at < last;) {
@@ -132,7 +132,7 @@ static tpu_status_t shuffle_buckets(void* arg, int64_t first_bucket, int64_t las
   const task_t* t = arg;
   for (int64_t b = first_bucket; b < last_bucket; ++b) {
     uint64_t first = b > 0 ? t->ends[b - 1] : 0;
-    shuffle(t, 1, first, t->ends[b], t->dealt + first);
+    shuffle_bins(t, 1, first, t->ends[b], t->dealt + first);
   }
   return NULL;
 }
@@ -162,8 +162,8 @@ static tpu_status_t permute_by_buckets(const tpu_host_call_t* call, task_t* t) {
   return status;
 }
 
-static tpu_status_t permute(const tpu_host_call_t* call, uint64_t seed, uint64_t offset,
-                            tpu_dtype_t result, int64_t count, void* out) {
+static tpu_status_t permute_numbers(const tpu_host_call_t* call, uint64_t seed, uint64_t offset,
+                                    tpu_dtype_t result, int64_t count, void* out) {
   int64_t most = result == TPU_I64 ? INT64_C(1) << 32 : INT64_C(1) << 31;
   if ((result != TPU_I64 && result != TPU_I32) || count < 0 || count > most) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "a permutation of %lld numbers as %s",
@@ -172,14 +172,14 @@ static tpu_status_t permute(const tpu_host_call_t* call, uint64_t seed, uint64_t
   task_t task = {
       .seed = seed, .offset = offset, .count = (uint64_t)count, .result = result, .out = out};
   if (task.count > DIRECT) return permute_by_buckets(call, &task);
-  shuffle(&task, 0, 0, task.count, NULL);
+  shuffle_bins(&task, 0, 0, task.count, NULL);
   return NULL;
 }
 
 tpu_status_t tpu_random_permutation(uint64_t seed, uint64_t offset, tpu_dtype_t result,
                                     int64_t count, void* out) {
   const tpu_host_call_t alone = {.frame = NULL};
-  return permute(&alone, seed, offset, result, count, out);
+  return permute_numbers(&alone, seed, offset, result, count, out);
 }
 
 /* seed, offset (uint64) -> [n] int64 or int32. */
@@ -190,5 +190,5 @@ tpu_status_t tpui_host_randperm(const tpu_host_call_t* call) {
   if (out->rank != 1) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "a permutation of rank %d", out->rank);
   }
-  return permute(call, seed, offset, out->dtype, out->sizes[0], out->data);
+  return permute_numbers(call, seed, offset, out->dtype, out->sizes[0], out->data);
 }

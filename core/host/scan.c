@@ -9,7 +9,7 @@ typedef struct task_t {
   bool least;  // cummin
 } task_t;
 
-static tpu_status_t check(const tpu_host_call_t* call, tpui_line_walk_t* walk, task_t* task) {
+static tpu_status_t check_scan(const tpu_host_call_t* call, tpui_line_walk_t* walk, task_t* task) {
   const tpu_host_buffer_t* x = &call->operands[0];
   int64_t dim;
   TPU_RETURN_IF_ERROR(tpu_host_attr_int(call, "dim", &dim));
@@ -52,11 +52,11 @@ CUMULATIVE(product_f64, double, double, 1, *)
 CUMULATIVE(product_i32, uint32_t, uint32_t, 1, *)
 CUMULATIVE(product_i64, uint64_t, uint64_t, 1, *)
 
-static tpu_status_t accumulate(const tpu_host_call_t* call, tpui_line_fn_t f32, tpui_line_fn_t f64,
-                               tpui_line_fn_t i32, tpui_line_fn_t i64) {
+static tpu_status_t accumulate_lines(const tpu_host_call_t* call, tpui_line_fn_t f32,
+                                     tpui_line_fn_t f64, tpui_line_fn_t i32, tpui_line_fn_t i64) {
   task_t task = {0};
   tpui_line_walk_t walk;
-  TPU_RETURN_IF_ERROR(check(call, &walk, &task));
+  TPU_RETURN_IF_ERROR(check_scan(call, &walk, &task));
   const tpui_line_fn_t functions[TPU_DTYPE_COUNT] = {
       [TPU_F32] = f32, [TPU_F64] = f64, [TPU_I32] = i32, [TPU_I64] = i64};
   walk.function = functions[task.dtype];
@@ -68,12 +68,13 @@ static tpu_status_t accumulate(const tpu_host_call_t* call, tpui_line_fn_t f32, 
 
 /* x -> sums of x[0 .. i] along dim; f32, f64, i32, i64. Attributes: dim. */
 tpu_status_t tpui_host_cumsum(const tpu_host_call_t* call) {
-  return accumulate(call, sum_f32_line, sum_f64_line, sum_i32_line, sum_i64_line);
+  return accumulate_lines(call, sum_f32_line, sum_f64_line, sum_i32_line, sum_i64_line);
 }
 
 /* The same with products. */
 tpu_status_t tpui_host_cumprod(const tpu_host_call_t* call) {
-  return accumulate(call, product_f32_line, product_f64_line, product_i32_line, product_i64_line);
+  return accumulate_lines(call, product_f32_line, product_f64_line, product_i32_line,
+                          product_i64_line);
 }
 
 /* --- extremes --- */
@@ -87,10 +88,10 @@ static tpu_status_t extreme_line(void* arg, void* scratch, void* const* lines) {
   return NULL;
 }
 
-static tpu_status_t extremes(const tpu_host_call_t* call, bool least) {
+static tpu_status_t scan_extremes(const tpu_host_call_t* call, bool least) {
   task_t task = {.least = least};
   tpui_line_walk_t walk;
-  TPU_RETURN_IF_ERROR(check(call, &walk, &task));
+  TPU_RETURN_IF_ERROR(check_scan(call, &walk, &task));
   if (!tpui_order_takes(task.dtype)) {
     return tpu_status_make(TPU_UNIMPLEMENTED, "%s has no order", tpu_dtype_name(task.dtype));
   }
@@ -103,7 +104,7 @@ static tpu_status_t extremes(const tpu_host_call_t* call, bool least) {
 
 /* x -> values, indices (int64) of the greatest element so far along dim; the latest of equal ones,
  * NaN is the greatest. Attributes: dim. */
-tpu_status_t tpui_host_cummax(const tpu_host_call_t* call) { return extremes(call, false); }
+tpu_status_t tpui_host_cummax(const tpu_host_call_t* call) { return scan_extremes(call, false); }
 
 /* The same for the least element; NaN is the least. */
-tpu_status_t tpui_host_cummin(const tpu_host_call_t* call) { return extremes(call, true); }
+tpu_status_t tpui_host_cummin(const tpu_host_call_t* call) { return scan_extremes(call, true); }

@@ -16,7 +16,7 @@ typedef struct block_t {
 
 static _Atomic(block_t*) kept;
 
-static tpu_status_t allocate(size_t bytes, block_t** out_block) {
+static tpu_status_t allocate_block(size_t bytes, block_t** out_block) {
   void* memory = NULL;
   size_t capacity = 0;
   TPU_RETURN_IF_ERROR(tpu_grow(&memory, &capacity, sizeof(block_t) + bytes, 1));
@@ -37,7 +37,7 @@ tpu_status_t tpui_scratch_take(size_t bytes, void** out_memory) {
     tpu_free(block);
     block = NULL;
   }
-  if (block == NULL) TPU_RETURN_IF_ERROR(allocate(bytes, &block));
+  if (block == NULL) TPU_RETURN_IF_ERROR(allocate_block(bytes, &block));
   *out_memory = block + 1;
   return NULL;
 }

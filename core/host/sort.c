@@ -11,7 +11,7 @@ typedef struct task_t {
   bool has_values;  // result 0 is the values
 } task_t;
 
-static tpu_status_t check(const tpu_host_call_t* call, tpui_line_walk_t* walk, task_t* task) {
+static tpu_status_t check_sort(const tpu_host_call_t* call, tpui_line_walk_t* walk, task_t* task) {
   const tpu_host_buffer_t* x = &call->operands[0];
   const tpu_host_buffer_t* indices = &call->results[call->result_count - 1];
   if (!tpui_order_takes(x->dtype)) {
@@ -63,11 +63,11 @@ static tpu_status_t sort_line(void* arg, void* scratch, void* const* lines) {
   return NULL;
 }
 
-static tpu_status_t sort(const tpu_host_call_t* call, bool has_values) {
+static tpu_status_t sort_call(const tpu_host_call_t* call, bool has_values) {
   task_t task = {.has_values = has_values};
   tpui_line_walk_t walk;
   int64_t descending;
-  TPU_RETURN_IF_ERROR(check(call, &walk, &task));
+  TPU_RETURN_IF_ERROR(check_sort(call, &walk, &task));
   TPU_RETURN_IF_ERROR(tpu_host_attr_int(call, "descending", &descending));
   task.descending = descending != 0;
   for (int t = 1; t < walk.tensor_count; ++t) {
@@ -82,10 +82,10 @@ static tpu_status_t sort(const tpu_host_call_t* call, bool has_values) {
 }
 
 /* x -> values, indices (int64). Attributes: dim, descending. */
-tpu_status_t tpui_host_sort(const tpu_host_call_t* call) { return sort(call, true); }
+tpu_status_t tpui_host_sort(const tpu_host_call_t* call) { return sort_call(call, true); }
 
 /* x -> indices (int64). Attributes: dim, descending. */
-tpu_status_t tpui_host_argsort(const tpu_host_call_t* call) { return sort(call, false); }
+tpu_status_t tpui_host_argsort(const tpu_host_call_t* call) { return sort_call(call, false); }
 
 /* --- topk --- */
 
@@ -103,7 +103,7 @@ tpu_status_t tpui_host_topk(const tpu_host_call_t* call) {
   task_t task = {.has_values = true};
   tpui_line_walk_t walk;
   int64_t largest;
-  TPU_RETURN_IF_ERROR(check(call, &walk, &task));
+  TPU_RETURN_IF_ERROR(check_sort(call, &walk, &task));
   TPU_RETURN_IF_ERROR(tpu_host_attr_int(call, "largest", &largest));
   task.descending = largest != 0;
   task.k = walk.tensors[1].length;
@@ -143,7 +143,7 @@ static tpu_status_t kth_line(void* arg, void* scratch, void* const* lines) {
 tpu_status_t tpui_host_kth(const tpu_host_call_t* call) {
   task_t task = {.has_values = true};
   tpui_line_walk_t walk;
-  TPU_RETURN_IF_ERROR(check(call, &walk, &task));
+  TPU_RETURN_IF_ERROR(check_sort(call, &walk, &task));
   for (int t = 1; t < walk.tensor_count; ++t) {
     if (walk.tensors[t].length == 1) continue;
     return tpu_status_make(TPU_INVALID_ARGUMENT, "ranks and results must have size 1 along dim");

@@ -17,8 +17,8 @@
  *   orders all recording; the core never calls back into its user while it holds that lock.
  * Errors. Every function that can fail returns `tpu_status_t`: NULL is success, anything else must
  *   be freed or passed on. Codes equal PJRT's (and absl's). The core never aborts the process.
- * Names. `tpu_<folder or object>_<noun>_<verb>` is public, `tpui_` is shared inside core/, anything
- *   static has no prefix.
+ * Names. `tpu_<folder or object>_<noun>_<verb>` crosses folders, `tpui_` does not: it is shared by
+ *   the files of one folder. Anything static has no prefix and two words at least.
  */
 #ifndef TPU_CORE_H_
 #define TPU_CORE_H_

@@ -6,7 +6,7 @@
 #include "base/intern.h"
 #include "base/layout.h"
 
-static tpui_intern_t sets = TPUI_INTERN_INIT;
+static tpu_intern_t sets = TPU_INTERN_INIT;
 
 // One allocation: the struct, `size` words, `count` positions, then the texts.
 typedef struct attrs_item_t {
@@ -139,19 +139,19 @@ tpu_status_t tpu_attrs_intern(const tpu_attrs_builder_t* builder, tpu_attrs_id_t
   if (builder->count == 0) return NULL;
   uint64_t hash = builder->size;
   for (uint32_t i = 0; i < builder->size; ++i) hash = tpu_hash_mix(hash, builder->words[i]);
-  *out_id = tpui_intern_find(&sets, hash, match_set, builder);
+  *out_id = tpu_intern_find(&sets, hash, match_set, builder);
   if (TPU_LIKELY(*out_id != 0)) return NULL;
-  return tpui_intern_add(&sets, hash, match_set, make_set, builder, out_id);
+  return tpu_intern_add(&sets, hash, match_set, make_set, builder, out_id);
 }
 
 int tpu_attrs_count(tpu_attrs_id_t id) {
-  const attrs_item_t* item = tpui_intern_get(&sets, id);
+  const attrs_item_t* item = tpu_intern_get(&sets, id);
   return item == NULL ? 0 : (int)item->count;
 }
 
 // Header word of a value; NULL when there is no such value.
 static const uint64_t* value_at(tpu_attrs_id_t id, int position) {
-  const attrs_item_t* item = tpui_intern_get(&sets, id);
+  const attrs_item_t* item = tpu_intern_get(&sets, id);
   if (item == NULL || position < 0 || (uint32_t)position >= item->count) return NULL;
   return item->words + item->positions[position];
 }
@@ -194,7 +194,7 @@ int tpu_attr_ints(tpu_attrs_id_t id, int position, const int64_t** out_values) {
 
 const char* tpu_attr_text(tpu_attrs_id_t id, int position) {
   if (value_of_kind(id, position, TPU_ATTR_TEXT) == NULL) return "";
-  const attrs_item_t* item = tpui_intern_get(&sets, id);
+  const attrs_item_t* item = tpu_intern_get(&sets, id);
   const char* text = item->texts;
   for (int i = 0; i < position; ++i) {
     uint64_t header = item->words[item->positions[i]];

@@ -28,7 +28,7 @@ typedef struct writer_t {
 } writer_t;
 
 /* Room for `words` must have been made. */
-static void put(writer_t* w, uint32_t word) { w->words[w->word_count++] = word; }
+static void put_word(writer_t* w, uint32_t word) { w->words[w->word_count++] = word; }
 
 static void put_operand(writer_t* w, const tpu_record_t* r, int k) {
   uint32_t ref = tpu_record_ref(r, k), index = tpu_ref_index(ref);
@@ -37,10 +37,10 @@ static void put_operand(writer_t* w, const tpu_record_t* r, int k) {
   if (tpu_ref_kind(ref) == TPU_REF_EXTERNAL) name = w->external_names[index];
   // What a value was made from does not matter: WINDOW and EXTERNAL inputs are arguments alike.
   bool value = tpu_ref_kind(ref) == TPU_REF_WINDOW || tpu_ref_kind(ref) == TPU_REF_EXTERNAL;
-  put(w, value ? 0 : 1 + (uint32_t)tpu_ref_kind(ref));
-  put(w, name);
-  put(w, (ref & TPU_REF_VIEW_BIT) != 0);
-  put(w, tpu_record_view(r, k));
+  put_word(w, value ? 0 : 1 + (uint32_t)tpu_ref_kind(ref));
+  put_word(w, name);
+  put_word(w, (ref & TPU_REF_VIEW_BIT) != 0);
+  put_word(w, tpu_record_view(r, k));
 }
 
 static tpu_status_t put_record(writer_t* w, uint32_t record, uint32_t* made) {
@@ -49,15 +49,15 @@ static tpu_status_t put_record(writer_t* w, uint32_t record, uint32_t* made) {
   size_t room = 6 + 4 * (size_t)r.operand_count + (size_t)r.result_count;
   TPU_RETURN_IF_ERROR(
       tpu_grow((void**)&w->words, &w->word_capacity, w->word_count + room, sizeof(uint32_t)));
-  put(w, (uint32_t)r.op);
-  put(w, (uint32_t)r.variant);
-  put(w, (uint32_t)r.compute_dtype);
-  put(w, r.attrs);
-  put(w, (uint32_t)r.operand_count);
-  put(w, (uint32_t)r.result_count);
+  put_word(w, (uint32_t)r.op);
+  put_word(w, (uint32_t)r.variant);
+  put_word(w, (uint32_t)r.compute_dtype);
+  put_word(w, r.attrs);
+  put_word(w, (uint32_t)r.operand_count);
+  put_word(w, (uint32_t)r.result_count);
   for (int k = 0; k < r.operand_count; ++k) put_operand(w, &r, k);
   for (int k = 0; k < r.result_count; ++k) {
-    put(w, r.results[k]);
+    put_word(w, r.results[k]);
     w->value_names[r.first_value + (uint32_t)k] = (*made)++;
   }
   for (tpu_slot_walk_t at = tpu_record_slots(&r); tpu_record_next_slot(&r, &at);) {
@@ -73,12 +73,12 @@ static tpu_status_t put_program(writer_t* w, const tpu_program_t* program, shape
   shape->first_slot = w->slot_count;
   TPU_RETURN_IF_ERROR(
       tpu_grow((void**)&w->words, &w->word_capacity, w->word_count + ends, sizeof(uint32_t)));
-  put(w, program->input_count);
+  put_word(w, program->input_count);
   for (uint32_t i = 0; i < program->input_count; ++i) {
     uint32_t ref = program->inputs[i].ref, index = tpu_ref_index(ref);
     *(tpu_ref_kind(ref) == TPU_REF_WINDOW ? &w->value_names[index] : &w->external_names[index]) = i;
-    put(w, tpu_window_ref_meta(w->window, ref));
-    put(w, program->inputs[i].donatable);
+    put_word(w, tpu_window_ref_meta(w->window, ref));
+    put_word(w, program->inputs[i].donatable);
   }
   for (uint32_t i = 0; i < program->record_count; ++i) {
     TPU_RETURN_IF_ERROR(put_record(w, program->records[i], &made));
@@ -86,7 +86,7 @@ static tpu_status_t put_program(writer_t* w, const tpu_program_t* program, shape
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&w->words, &w->word_capacity,
                                w->word_count + program->output_count, sizeof(uint32_t)));
   for (uint32_t i = 0; i < program->output_count; ++i) {
-    put(w, w->value_names[program->outputs[i]]);
+    put_word(w, w->value_names[program->outputs[i]]);
   }
   shape->word_count = w->word_count - shape->first_word;
   shape->slot_count = w->slot_count - shape->first_slot;
@@ -95,7 +95,7 @@ static tpu_status_t put_program(writer_t* w, const tpu_program_t* program, shape
   return NULL;
 }
 
-static bool alike(const writer_t* w, const shape_t* a, const shape_t* b) {
+static bool are_alike(const writer_t* w, const shape_t* a, const shape_t* b) {
   return a->hash == b->hash && a->word_count == b->word_count &&
          memcmp(w->words + a->first_word, w->words + b->first_word,
                 a->word_count * sizeof(uint32_t)) == 0;
@@ -118,10 +118,10 @@ static void copy_marks(const writer_t* w, const shape_t* first, const shape_t* o
   }
 }
 
-static void mark(const writer_t* w, shape_t* shapes, uint32_t count, uint8_t* dynamic) {
+static void mark_dynamic(const writer_t* w, shape_t* shapes, uint32_t count, uint8_t* dynamic) {
   for (uint32_t p = 0; p < count; ++p) {
     uint32_t first = 0;
-    while (first < p && !alike(w, &shapes[first], &shapes[p])) ++first;
+    while (first < p && !are_alike(w, &shapes[first], &shapes[p])) ++first;
     shapes[p].first_alike = first;
     mark_differences(w, &shapes[first], &shapes[p], dynamic);
   }
@@ -145,7 +145,7 @@ tpu_status_t tpu_partition_share(const tpu_window_t* window, const tpu_partition
   for (uint32_t p = 0; status == NULL && p < partition->program_count; ++p) {
     status = put_program(&w, &partition->programs[p], &shapes[p]);
   }
-  if (status == NULL) mark(&w, shapes, partition->program_count, dynamic);
+  if (status == NULL) mark_dynamic(&w, shapes, partition->program_count, dynamic);
   tpu_free(w.words);
   tpu_free(memory);
   return status;

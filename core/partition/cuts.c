@@ -159,7 +159,7 @@ static void add_cut(cutter_t* c, uint32_t position) {
 }
 
 /* Cheapest place in (low, high], relative to the measured range; the earliest among equals. */
-static uint32_t cheapest(const cutter_t* c, uint32_t low, uint32_t high) {
+static uint32_t cheapest_cut(const cutter_t* c, uint32_t low, uint32_t high) {
   uint32_t best = low + 1;
   for (uint32_t i = low + 1; i <= high; ++i) {
     if (c->crossing[i] < c->crossing[best]) best = i;
@@ -175,7 +175,7 @@ static void cut_by_size(cutter_t* c, uint32_t begin, uint32_t end) {
   if (end - begin <= max) return;
   measure_crossing(c, begin, end);
   for (uint32_t at = 0; end - begin - at > max;) {
-    at = cheapest(c, at + max / 2, at + max);
+    at = cheapest_cut(c, at + max / 2, at + max);
     add_cut(c, begin + at);
   }
 }

@@ -75,8 +75,8 @@ static void make_program(maker_t* m, uint32_t program, const uint32_t* records, 
 }
 
 /* Upper bounds for the shared arrays: every operand an input, every value an output. */
-static tpu_status_t allocate(const tpu_window_t* w, const uint32_t* order, uint32_t count,
-                             uint32_t programs, tpu_partition_t* out) {
+static tpu_status_t allocate_arrays(const tpu_window_t* w, const uint32_t* order, uint32_t count,
+                                    uint32_t programs, tpu_partition_t* out) {
   size_t operands = 0;
   for (uint32_t i = 0; i < count; ++i) {
     tpu_record_t r;
@@ -133,7 +133,7 @@ tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
   } else if (status == NULL) {
     status = tpui_partition_cuts(window, out->records, count, options, cuts, &cut_count);
   }
-  if (status == NULL) status = allocate(window, out->records, count, cut_count, out);
+  if (status == NULL) status = allocate_arrays(window, out->records, count, cut_count, out);
   if (status == NULL) {
     status = make_programs(window, live, external_dead, cuts, cut_count, count, out);
   }

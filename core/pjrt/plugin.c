@@ -27,10 +27,10 @@ static const call_info_t call_infos[PJRT_CALL_COUNT] = {
 };
 
 static tpu_mutex_t plugins_mutex = TPU_MUTEX_INIT;
-static tpui_plugin_t* plugins[MAX_PLUGINS];  // guarded by plugins_mutex; entries are never freed
+static tpu_plugin_t* plugins[MAX_PLUGINS];  // guarded by plugins_mutex; entries are never freed
 static int plugin_count;
 
-tpu_status_t tpui_pjrt_missing(const tpui_plugin_t* plugin, tpui_pjrt_call_t call) {
+tpu_status_t tpu_pjrt_missing(const tpu_plugin_t* plugin, tpu_pjrt_call_t call) {
   return tpu_status_make(TPU_UNIMPLEMENTED,
                          "%s: the plugin '%s' (PJRT %d.%d) does not have this call",
                          call_infos[call].name, plugin->path, plugin->api->version.major_version,
@@ -39,17 +39,17 @@ tpu_status_t tpui_pjrt_missing(const tpui_plugin_t* plugin, tpui_pjrt_call_t cal
 
 /* For the two calls that return nothing. The step over void(*)(void) tells the compiler that the
  * change of type is meant. */
-static void invoke_void(const tpui_plugin_t* plugin, tpui_pjrt_call_t call, void* args) {
+static void invoke_void(const tpu_plugin_t* plugin, tpu_pjrt_call_t call, void* args) {
   ((pjrt_void_function_t)(void (*)(void))plugin->functions[call])(args);
 }
 
-static void destroy_error(const tpui_plugin_t* plugin, pjrt_error_t* error) {
+static void destroy_error(const tpu_plugin_t* plugin, pjrt_error_t* error) {
   pjrt_error_destroy_args_t args = {.struct_size = PJRT_SIZE_Error_Destroy, .error = error};
   invoke_void(plugin, PJRT_CALL_Error_Destroy, &args);
 }
 
-tpu_status_t tpui_pjrt_named_status(const tpui_plugin_t* plugin, const char* call,
-                                    pjrt_error_t* error) {
+tpu_status_t tpu_pjrt_named_status(const tpu_plugin_t* plugin, const char* call,
+                                   pjrt_error_t* error) {
   if (error == NULL) return NULL;
   pjrt_error_message_args_t text = {.struct_size = PJRT_SIZE_Error_Message, .error = error};
   invoke_void(plugin, PJRT_CALL_Error_Message, &text);
@@ -68,12 +68,12 @@ tpu_status_t tpui_pjrt_named_status(const tpui_plugin_t* plugin, const char* cal
   return status;
 }
 
-tpu_status_t tpui_pjrt_status(const tpui_plugin_t* plugin, tpui_pjrt_call_t call,
-                              pjrt_error_t* error) {
-  return tpui_pjrt_named_status(plugin, call_infos[call].name, error);
+tpu_status_t tpu_pjrt_status(const tpu_plugin_t* plugin, tpu_pjrt_call_t call,
+                             pjrt_error_t* error) {
+  return tpu_pjrt_named_status(plugin, call_infos[call].name, error);
 }
 
-const pjrt_extension_base_t* tpui_plugin_extension(const tpui_plugin_t* plugin, int32_t type) {
+const pjrt_extension_base_t* tpu_plugin_extension(const tpu_plugin_t* plugin, int32_t type) {
   const pjrt_extension_base_t* extension = plugin->api->extension_start;
   while (extension != NULL && extension->type != type) extension = extension->next;
   return extension;
@@ -137,7 +137,7 @@ static tpu_status_t open_library(const char* path, const pjrt_api_t** out_api) {
 }
 
 /* Keeps the functions whose whole pointer lies inside the plugin's table. */
-static void resolve_functions(tpui_plugin_t* plugin) {
+static void resolve_functions(tpu_plugin_t* plugin) {
   for (int i = 0; i < PJRT_CALL_COUNT; ++i) {
     size_t end = offsetof(pjrt_api_t, slots) + (call_infos[i].slot + 1) * sizeof(pjrt_function_t);
     plugin->functions[i] =
@@ -145,7 +145,7 @@ static void resolve_functions(tpui_plugin_t* plugin) {
   }
 }
 
-static tpu_status_t check_version(const tpui_plugin_t* plugin) {
+static tpu_status_t check_version(const tpu_plugin_t* plugin) {
   const pjrt_api_version_t* version = &plugin->api->version;
   if (plugin->api->struct_size < offsetof(pjrt_api_t, slots) ||
       version->major_version != MAJOR_VERSION || version->minor_version < OLDEST_MINOR_VERSION) {
@@ -158,7 +158,7 @@ static tpu_status_t check_version(const tpui_plugin_t* plugin) {
   return NULL;
 }
 
-static tpu_status_t initialize(tpui_plugin_t* plugin) {
+static tpu_status_t initialize_plugin(tpu_plugin_t* plugin) {
   TPU_RETURN_IF_ERROR(check_version(plugin));
   resolve_functions(plugin);
   for (int i = PJRT_CALL_Error_Destroy; i <= PJRT_CALL_Error_GetCode; ++i) {
@@ -168,16 +168,16 @@ static tpu_status_t initialize(tpui_plugin_t* plugin) {
     }
   }
   pjrt_plugin_initialize_args_t args = {0};
-  return tpu_status_annotate(tpui_pjrt(plugin, Plugin_Initialize, &args), "PJRT plugin '%s'",
+  return tpu_status_annotate(tpu_pjrt_call(plugin, Plugin_Initialize, &args), "PJRT plugin '%s'",
                              plugin->path);
 }
 
-static tpu_status_t make_plugin(const char* path, tpui_plugin_t** out_plugin) {
+static tpu_status_t make_plugin(const char* path, tpu_plugin_t** out_plugin) {
   const pjrt_api_t* api = NULL;
   TPU_RETURN_IF_ERROR(open_library(path, &api));
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpui_plugin_t), &memory));
-  tpui_plugin_t* plugin = memory;
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(tpu_plugin_t), &memory));
+  tpu_plugin_t* plugin = memory;
   plugin->api = api;
   void* path_copy = NULL;
   tpu_status_t status = tpu_calloc(strlen(path) + 1, 1, &path_copy);
@@ -185,7 +185,7 @@ static tpu_status_t make_plugin(const char* path, tpui_plugin_t** out_plugin) {
     memcpy(path_copy, path, strlen(path));
     plugin->path = path_copy;
     plugin->fingerprint = file_fingerprint(path);
-    status = initialize(plugin);
+    status = initialize_plugin(plugin);
   }
   if (status != NULL) {
     tpu_free(path_copy);
@@ -196,7 +196,7 @@ static tpu_status_t make_plugin(const char* path, tpui_plugin_t** out_plugin) {
   return NULL;
 }
 
-static tpu_status_t find_or_make(const char* path, const tpui_plugin_t** out_plugin) {
+static tpu_status_t find_or_make(const char* path, const tpu_plugin_t** out_plugin) {
   for (int i = 0; i < plugin_count; ++i) {
     if (strcmp(plugins[i]->path, path) == 0) {
       *out_plugin = plugins[i];
@@ -207,14 +207,14 @@ static tpu_status_t find_or_make(const char* path, const tpui_plugin_t** out_plu
     return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
                            "PJRT plugin '%s': %d plugins are loaded already", path, MAX_PLUGINS);
   }
-  tpui_plugin_t* plugin = NULL;
+  tpu_plugin_t* plugin = NULL;
   TPU_RETURN_IF_ERROR(make_plugin(path, &plugin));
   plugins[plugin_count++] = plugin;
   *out_plugin = plugin;
   return NULL;
 }
 
-tpu_status_t tpui_plugin_load(const char* path, const tpui_plugin_t** out_plugin) {
+tpu_status_t tpu_plugin_load(const char* path, const tpu_plugin_t** out_plugin) {
   *out_plugin = NULL;
   if (path == NULL || path[0] == '\0') {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "no PJRT plugin path was given");

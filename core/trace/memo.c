@@ -40,8 +40,8 @@ static uint64_t hash_words(const uint32_t* words, size_t size) {
   return hash;
 }
 
-static entry_t* probe(const tpu_memo_t* memo, uint64_t hash, const uint32_t* signature,
-                      size_t size) {
+static entry_t* probe_entry(const tpu_memo_t* memo, uint64_t hash, const uint32_t* signature,
+                            size_t size) {
   for (size_t i = hash & (memo->capacity - 1);; i = (i + 1) & (memo->capacity - 1)) {
     entry_t* entry = &memo->entries[i];
     if (entry->size == 0) return entry;
@@ -54,11 +54,11 @@ static entry_t* probe(const tpu_memo_t* memo, uint64_t hash, const uint32_t* sig
 
 const uint32_t* tpu_memo_find(const tpu_memo_t* memo, const uint32_t* signature, size_t size) {
   if (memo->count == 0) return NULL;
-  const entry_t* entry = probe(memo, hash_words(signature, size), signature, size);
+  const entry_t* entry = probe_entry(memo, hash_words(signature, size), signature, size);
   return entry->size == 0 ? NULL : memo->words + entry->answer;
 }
 
-static tpu_status_t rehash(tpu_memo_t* memo) {
+static tpu_status_t grow_table(tpu_memo_t* memo) {
   size_t capacity = memo->capacity == 0 ? 1024 : memo->capacity * 2;
   void* fresh = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(capacity, sizeof(entry_t), &fresh));
@@ -67,14 +67,14 @@ static tpu_status_t rehash(tpu_memo_t* memo) {
   next.capacity = capacity;
   for (size_t i = 0; i < memo->capacity; ++i) {
     const entry_t* e = &memo->entries[i];
-    if (e->size != 0) *probe(&next, e->hash, memo->words + e->signature, e->size) = *e;
+    if (e->size != 0) *probe_entry(&next, e->hash, memo->words + e->signature, e->size) = *e;
   }
   tpu_free(memo->entries);
   *memo = next;
   return NULL;
 }
 
-static uint32_t append(tpu_memo_t* memo, const uint32_t* words, size_t size) {
+static uint32_t append_words(tpu_memo_t* memo, const uint32_t* words, size_t size) {
   uint32_t at = (uint32_t)memo->word_count;
   memcpy(memo->words + at, words, size * sizeof(uint32_t));
   memo->word_count += size;
@@ -83,20 +83,20 @@ static uint32_t append(tpu_memo_t* memo, const uint32_t* words, size_t size) {
 
 tpu_status_t tpu_memo_learn(tpu_memo_t* memo, const uint32_t* signature, size_t size,
                             const uint32_t* answer, size_t answer_size) {
-  if ((memo->count + 1) * 2 > memo->capacity) TPU_RETURN_IF_ERROR(rehash(memo));
+  if ((memo->count + 1) * 2 > memo->capacity) TPU_RETURN_IF_ERROR(grow_table(memo));
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&memo->words, &memo->word_capacity,
                                memo->word_count + size + answer_size, sizeof(uint32_t)));
   uint64_t hash = hash_words(signature, size);
-  entry_t* entry = probe(memo, hash, signature, size);
+  entry_t* entry = probe_entry(memo, hash, signature, size);
   if (entry->size != 0) {  // known already: the newest answer holds
     memcpy(memo->words + entry->answer, answer, answer_size * sizeof(uint32_t));
     return NULL;
   }
-  uint32_t at = append(memo, signature, size);
+  uint32_t at = append_words(memo, signature, size);
   *entry = (entry_t){.hash = hash,
                      .signature = at,
                      .size = (uint32_t)size,
-                     .answer = append(memo, answer, answer_size)};
+                     .answer = append_words(memo, answer, answer_size)};
   ++memo->count;
   return NULL;
 }

@@ -43,14 +43,14 @@ static tpu_status_t grow_shared(void** data, size_t capacity, size_t needed, siz
   return tpu_grow(data, &capacity, needed, size);
 }
 
-static size_t doubled(size_t capacity, size_t needed) {
+static size_t doubled_capacity(size_t capacity, size_t needed) {
   size_t next = capacity < 64 ? 64 : capacity * 2;
   return next < needed ? needed : next;
 }
 
 static tpu_status_t reserve_records(tpu_recorder_t* r) {
   if (TPU_LIKELY(r->record_count + 1 < r->record_capacity)) return NULL;
-  size_t want = doubled(r->record_capacity, r->record_count + 2), old = r->record_capacity;
+  size_t want = doubled_capacity(r->record_capacity, r->record_count + 2), old = r->record_capacity;
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->record_words, old, want, sizeof(uint32_t)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->record_values, old, want, sizeof(uint32_t)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->record_slots, old, want, sizeof(uint32_t)));
@@ -61,7 +61,8 @@ static tpu_status_t reserve_records(tpu_recorder_t* r) {
 /* Live values point at their entry in `values`, so a move of the array must re-aim them. */
 static tpu_status_t reserve_values(tpu_recorder_t* r, size_t count) {
   if (TPU_LIKELY(r->value_count + count <= r->value_capacity)) return NULL;
-  size_t want = doubled(r->value_capacity, r->value_count + count), old = r->value_capacity;
+  size_t want = doubled_capacity(r->value_capacity, r->value_count + count),
+         old = r->value_capacity;
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->value_metas, old, want, sizeof(tpu_meta_id_t)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->value_records, old, want, sizeof(uint32_t)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->values, old, want, sizeof(tpu_value_t*)));
@@ -74,7 +75,7 @@ static tpu_status_t reserve_values(tpu_recorder_t* r, size_t count) {
 
 static tpu_status_t reserve_externals(tpu_recorder_t* r, size_t count) {
   if (TPU_LIKELY(r->external_count + count <= r->external_capacity)) return NULL;
-  size_t want = doubled(r->external_capacity, r->external_count + count);
+  size_t want = doubled_capacity(r->external_capacity, r->external_count + count);
   size_t old = r->external_capacity;
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->externals, old, want, sizeof(tpu_value_t*)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->external_metas, old, want, sizeof(tpu_meta_id_t)));

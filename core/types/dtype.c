@@ -20,16 +20,18 @@ static const dtype_row_t rows[TPU_DTYPE_COUNT] = {
 #undef TPU_DTYPE
 };
 
-static const dtype_row_t* row(tpu_dtype_t dtype) {
+static const dtype_row_t* table_row(tpu_dtype_t dtype) {
   return &rows[(unsigned)dtype < TPU_DTYPE_COUNT ? dtype : TPU_DTYPE_INVALID];
 }
 
-const char* tpu_dtype_name(tpu_dtype_t dtype) { return row(dtype)->name; }
-const char* tpu_dtype_hlo(tpu_dtype_t dtype) { return row(dtype)->hlo; }
-size_t tpu_dtype_bytes(tpu_dtype_t dtype) { return row(dtype)->bytes; }
-int tpu_dtype_pjrt(tpu_dtype_t dtype) { return row(dtype)->pjrt_code; }
-int tpu_dtype_torch(tpu_dtype_t dtype) { return row(dtype)->torch_code; }
-tpu_dtype_kind_t tpu_dtype_kind(tpu_dtype_t dtype) { return (tpu_dtype_kind_t)row(dtype)->kind; }
+const char* tpu_dtype_name(tpu_dtype_t dtype) { return table_row(dtype)->name; }
+const char* tpu_dtype_hlo(tpu_dtype_t dtype) { return table_row(dtype)->hlo; }
+size_t tpu_dtype_bytes(tpu_dtype_t dtype) { return table_row(dtype)->bytes; }
+int tpu_dtype_pjrt(tpu_dtype_t dtype) { return table_row(dtype)->pjrt_code; }
+int tpu_dtype_torch(tpu_dtype_t dtype) { return table_row(dtype)->torch_code; }
+tpu_dtype_kind_t tpu_dtype_kind(tpu_dtype_t dtype) {
+  return (tpu_dtype_kind_t)table_row(dtype)->kind;
+}
 
 // From a code back to the row: switches over the table's own constants, so that two rows with one
 // code do not compile.
@@ -54,9 +56,10 @@ tpu_dtype_t tpu_dtype_from_pjrt(int pjrt_code) {
 }
 
 bool tpu_dtype_all_finite(tpu_dtype_t dtype, const void* data, size_t size) {
-  const uint64_t mask = row(dtype)->nonfinite;
+  const uint64_t mask = table_row(dtype)->nonfinite;
   if (mask == 0) return true;
-  const size_t width = row(dtype)->bytes / (row(dtype)->kind == TPU_KIND_COMPLEX ? 2u : 1u);
+  const size_t width =
+      table_row(dtype)->bytes / (table_row(dtype)->kind == TPU_KIND_COMPLEX ? 2u : 1u);
   for (size_t at = 0; at + width <= size; at += width) {
     uint64_t bits = 0;  // little endian: no other hosts have plugins
     memcpy(&bits, (const char*)data + at, width);

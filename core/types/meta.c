@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/intern.h"
 
-static tpui_intern_t metas = TPUI_INTERN_INIT;
+static tpu_intern_t metas = TPU_INTERN_INIT;
 
 typedef struct meta_key_t {
   tpu_dtype_t dtype;
@@ -66,7 +66,7 @@ static bool has_no_elements(const meta_key_t* key) {
 }
 
 // Sets numel and span. False when the bytes of either overflow int64.
-static bool measure(const meta_key_t* key, tpu_meta_t* meta) {
+static bool measure_meta(const meta_key_t* key, tpu_meta_t* meta) {
   meta->numel = 0;
   meta->span = 0;
   if (has_no_elements(key)) return true;  // huge other sizes do no harm then
@@ -127,7 +127,7 @@ static tpu_status_t make_meta(const void* key_pointer, void** out_item) {
   const meta_key_t* key = key_pointer;
   TPU_RETURN_IF_ERROR(check_key(key));
   tpu_meta_t meta = {.dtype = key->dtype, .rank = (uint8_t)key->rank};
-  if (!measure(key, &meta)) return overflow_error(key->dtype);
+  if (!measure_meta(key, &meta)) return overflow_error(key->dtype);
   size_t rank = (size_t)key->rank;
   TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(meta_item_t) + 2 * rank * sizeof(int64_t), out_item));
   meta_item_t* item = *out_item;
@@ -153,9 +153,9 @@ tpu_status_t tpu_meta_intern(tpu_dtype_t dtype, int rank, const int64_t* sizes,
   }
   meta_key_t key = {dtype, rank, sizes, strides};
   uint64_t hash = hash_key(&key);
-  *out_id = tpui_intern_find(&metas, hash, match_meta, &key);
+  *out_id = tpu_intern_find(&metas, hash, match_meta, &key);
   if (TPU_LIKELY(*out_id != 0)) return NULL;
-  return tpui_intern_add(&metas, hash, match_meta, make_meta, &key, out_id);
+  return tpu_intern_add(&metas, hash, match_meta, make_meta, &key, out_id);
 }
 
 tpu_status_t tpu_meta_intern_contiguous(tpu_dtype_t dtype, int rank, const int64_t* sizes,
@@ -173,4 +173,4 @@ tpu_status_t tpu_meta_intern_contiguous(tpu_dtype_t dtype, int rank, const int64
   return tpu_meta_intern(dtype, rank, sizes, strides, out_id);
 }
 
-const tpu_meta_t* tpu_meta_get(tpu_meta_id_t id) { return tpui_intern_get(&metas, id); }
+const tpu_meta_t* tpu_meta_get(tpu_meta_id_t id) { return tpu_intern_get(&metas, id); }

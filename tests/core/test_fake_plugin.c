@@ -8,7 +8,7 @@
 
 typedef struct raw_t {
   const fake_control_t* fake;
-  const tpui_plugin_t* plugin;
+  const tpu_plugin_t* plugin;
   pjrt_client_t* client;
   pjrt_device_t* device;
 } raw_t;
@@ -22,10 +22,10 @@ static bool begin(raw_t* raw) {
   }
   raw->fake->reset();
   pjrt_client_create_args_t create = {0};
-  tpu_status_t status = tpui_plugin_load(fake_plugin_path(), &raw->plugin);
-  if (status == NULL) status = tpui_pjrt(raw->plugin, Client_Create, &create);
+  tpu_status_t status = tpu_plugin_load(fake_plugin_path(), &raw->plugin);
+  if (status == NULL) status = tpu_pjrt_call(raw->plugin, Client_Create, &create);
   pjrt_client_addressable_devices_args_t devices = {.client = create.client};
-  if (status == NULL) status = tpui_pjrt(raw->plugin, Client_AddressableDevices, &devices);
+  if (status == NULL) status = tpu_pjrt_call(raw->plugin, Client_AddressableDevices, &devices);
   bool ok = status == NULL;
   TPU_EXPECT_OK(status);
   if (!ok) return false;
@@ -38,15 +38,15 @@ static tpu_status_t make_buffer(const raw_t* raw, pjrt_buffer_t** out_buffer) {
   static const float data[1] = {1};
   pjrt_client_buffer_from_host_buffer_args_t args = {
       .client = raw->client, .data = data, .type = 11, .device = raw->device};
-  TPU_RETURN_IF_ERROR(tpui_pjrt(raw->plugin, Client_BufferFromHostBuffer, &args));
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(raw->plugin, Client_BufferFromHostBuffer, &args));
   *out_buffer = args.buffer;
   pjrt_event_destroy_args_t destroy = {.event = args.done_with_host_buffer};
-  return tpui_pjrt(raw->plugin, Event_Destroy, &destroy);
+  return tpu_pjrt_call(raw->plugin, Event_Destroy, &destroy);
 }
 
 static tpu_status_t destroy_buffer(const raw_t* raw, pjrt_buffer_t* buffer) {
   pjrt_buffer_destroy_args_t args = {.buffer = buffer};
-  return tpui_pjrt(raw->plugin, Buffer_Destroy, &args);
+  return tpu_pjrt_call(raw->plugin, Buffer_Destroy, &args);
 }
 
 /* Violations since the last call of this function. */
@@ -68,18 +68,18 @@ TPU_TEST(fake_plugin_notices_mistakes) {
   TPU_EXPECT_EQ(violations(&raw), 0);
 
   pjrt_buffer_ready_event_args_t ready = {.buffer = buffer};
-  TPU_EXPECT_OK(tpui_pjrt_invoke(raw.plugin, PJRT_CALL_Buffer_ReadyEvent, 40, &ready));
+  TPU_EXPECT_OK(tpu_pjrt_invoke(raw.plugin, PJRT_CALL_Buffer_ReadyEvent, 40, &ready));
   TPU_EXPECT_EQ(violations(&raw), 1);  // wrong struct_size
   pjrt_event_destroy_args_t event = {.event = ready.event};
-  TPU_EXPECT_OK(tpui_pjrt(raw.plugin, Event_Destroy, &event));
-  TPU_EXPECT_OK(tpui_pjrt(raw.plugin, Event_Destroy, &event));
+  TPU_EXPECT_OK(tpu_pjrt_call(raw.plugin, Event_Destroy, &event));
+  TPU_EXPECT_OK(tpu_pjrt_call(raw.plugin, Event_Destroy, &event));
   TPU_EXPECT_EQ(violations(&raw), 1);  // destroyed twice
 
   pjrt_buffer_unsafe_pointer_args_t host = {.buffer = (pjrt_buffer_t*)raw.client};
-  TPU_EXPECT_CODE(tpui_pjrt(raw.plugin, Buffer_UnsafePointer, &host), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_pjrt_call(raw.plugin, Buffer_UnsafePointer, &host), TPU_INVALID_ARGUMENT);
   TPU_EXPECT_EQ(violations(&raw), 1);  // a client is no buffer
   host.buffer = NULL;
-  TPU_EXPECT_CODE(tpui_pjrt(raw.plugin, Buffer_UnsafePointer, &host), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_pjrt_call(raw.plugin, Buffer_UnsafePointer, &host), TPU_INVALID_ARGUMENT);
   TPU_EXPECT_EQ(violations(&raw), 1);
 
   pjrt_client_destroy_args_t client = {.client = raw.client};
@@ -87,9 +87,9 @@ TPU_TEST(fake_plugin_notices_mistakes) {
   TPU_REQUIRE_OK(make_buffer(&raw, &second));
   TPU_EXPECT_OK(destroy_buffer(&raw, buffer));
   host.buffer = buffer;
-  TPU_EXPECT_CODE(tpui_pjrt(raw.plugin, Buffer_UnsafePointer, &host), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_pjrt_call(raw.plugin, Buffer_UnsafePointer, &host), TPU_INVALID_ARGUMENT);
   TPU_EXPECT_EQ(violations(&raw), 1);  // used after it was destroyed
-  TPU_EXPECT_OK(tpui_pjrt(raw.plugin, Client_Destroy, &client));
+  TPU_EXPECT_OK(tpu_pjrt_call(raw.plugin, Client_Destroy, &client));
   TPU_EXPECT_EQ(violations(&raw), 1);  // before its buffers
   TPU_EXPECT_OK(destroy_buffer(&raw, second));
   TPU_EXPECT_EQ(raw.fake->live(), 0);
@@ -112,10 +112,10 @@ TPU_TEST(fake_plugin_aborting_options_are_violations) {
                                      .program = &program,
                                      .compile_options = zero_counts,
                                      .compile_options_size = sizeof(zero_counts)};
-  TPU_EXPECT_CODE(tpui_pjrt(raw.plugin, Client_Compile, &args), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_pjrt_call(raw.plugin, Client_Compile, &args), TPU_INVALID_ARGUMENT);
   TPU_EXPECT_EQ(violations(&raw), 1);
   pjrt_client_destroy_args_t client = {.client = raw.client};
-  TPU_EXPECT_OK(tpui_pjrt(raw.plugin, Client_Destroy, &client));
+  TPU_EXPECT_OK(tpu_pjrt_call(raw.plugin, Client_Destroy, &client));
   raw.fake->reset();
   (void)violations(&raw);
 }
@@ -129,8 +129,8 @@ TPU_TEST(fake_plugin_exit_status) {
   TPU_REQUIRE(child >= 0);
   if (child == 0) {
     pjrt_client_destroy_args_t client = {.client = raw.client};
-    tpu_status_free(tpui_pjrt(raw.plugin, Client_Destroy, &client));
-    tpu_status_free(tpui_pjrt(raw.plugin, Client_Destroy, &client));
+    tpu_status_free(tpu_pjrt_call(raw.plugin, Client_Destroy, &client));
+    tpu_status_free(tpu_pjrt_call(raw.plugin, Client_Destroy, &client));
     exit(0);
   }
   int status = 0;
@@ -138,6 +138,6 @@ TPU_TEST(fake_plugin_exit_status) {
   TPU_EXPECT(WIFEXITED(status));
   TPU_EXPECT_EQ(WEXITSTATUS(status), 97);
   pjrt_client_destroy_args_t client = {.client = raw.client};
-  TPU_EXPECT_OK(tpui_pjrt(raw.plugin, Client_Destroy, &client));
+  TPU_EXPECT_OK(tpu_pjrt_call(raw.plugin, Client_Destroy, &client));
   raw.fake->reset();
 }

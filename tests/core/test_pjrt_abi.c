@@ -27,7 +27,7 @@ TPU_TEST(pjrt_struct_sizes) {
 }
 
 /* Loads the fake plugin under a new name: plugins are kept by path. */
-static tpu_status_t load_again(const tpui_plugin_t** out_plugin) {
+static tpu_status_t load_again(const tpu_plugin_t** out_plugin) {
   static int count;
   static char path[8192];
   const char* real = fake_plugin_path();
@@ -36,7 +36,7 @@ static tpu_status_t load_again(const tpui_plugin_t** out_plugin) {
   for (int i = 0; i <= count; ++i) size += snprintf(path + size, sizeof(path) - size, "/.");
   (void)snprintf(path + size, sizeof(path) - size, "%s", slash);
   count += 1;
-  return tpui_plugin_load(path, out_plugin);
+  return tpu_plugin_load(path, out_plugin);
 }
 
 static bool names(tpu_status_t status, const char* text) {
@@ -46,28 +46,28 @@ static bool names(tpu_status_t status, const char* text) {
 }
 
 TPU_TEST(pjrt_plugin_missing_file) {
-  const tpui_plugin_t* plugin = NULL;
-  tpu_status_t status = tpui_plugin_load("/nonexistent/plugin.so", &plugin);
+  const tpu_plugin_t* plugin = NULL;
+  tpu_status_t status = tpu_plugin_load("/nonexistent/plugin.so", &plugin);
   TPU_EXPECT(names(status, "/nonexistent/plugin.so"));
   TPU_EXPECT_CODE(status, TPU_NOT_FOUND);
   TPU_EXPECT(plugin == NULL);
-  TPU_EXPECT_CODE(tpui_plugin_load("", &plugin), TPU_INVALID_ARGUMENT);
-  TPU_EXPECT_CODE(tpui_plugin_load(NULL, &plugin), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_plugin_load("", &plugin), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_plugin_load(NULL, &plugin), TPU_INVALID_ARGUMENT);
 }
 
 TPU_TEST(pjrt_plugin_not_a_library) {
-  const tpui_plugin_t* plugin = NULL;
-  tpu_status_t status = tpui_plugin_load("/proc/self/status", &plugin);
+  const tpu_plugin_t* plugin = NULL;
+  tpu_status_t status = tpu_plugin_load("/proc/self/status", &plugin);
   TPU_EXPECT(names(status, "/proc/self/status"));
   TPU_EXPECT_CODE(status, TPU_INVALID_ARGUMENT);
-  TPU_EXPECT_CODE(tpui_plugin_load("/proc", &plugin), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_plugin_load("/proc", &plugin), TPU_INVALID_ARGUMENT);
 }
 
 TPU_TEST(pjrt_plugin_without_entry_point) {
   Dl_info info;
   TPU_REQUIRE(dladdr(dlsym(RTLD_DEFAULT, "qsort"), &info) != 0);
-  const tpui_plugin_t* plugin = NULL;
-  tpu_status_t status = tpui_plugin_load(info.dli_fname, &plugin);  // libc
+  const tpu_plugin_t* plugin = NULL;
+  tpu_status_t status = tpu_plugin_load(info.dli_fname, &plugin);  // libc
   TPU_EXPECT(names(status, "GetPjrtApi"));
   TPU_EXPECT_CODE(status, TPU_INVALID_ARGUMENT);
 }
@@ -76,7 +76,7 @@ TPU_TEST(pjrt_plugin_versions) {
   const fake_control_t* fake = fake_plugin_control();
   TPU_REQUIRE(fake != NULL);
   fake->reset();
-  const tpui_plugin_t* plugin = NULL;
+  const tpu_plugin_t* plugin = NULL;
   fake->set_version(0, 80, sizeof(pjrt_api_t));
   tpu_status_t status = load_again(&plugin);
   TPU_EXPECT(names(status, "0.80"));
@@ -101,22 +101,22 @@ TPU_TEST(pjrt_call_outside_table) {
   fake->reset();
   enum { CREATE_SLOT = 10 };
   size_t end = offsetof(pjrt_api_t, slots) + (CREATE_SLOT + 1) * sizeof(pjrt_function_t);
-  const tpui_plugin_t* plugin = NULL;
+  const tpu_plugin_t* plugin = NULL;
   fake->set_version(0, 114, end - 1);
   TPU_REQUIRE_OK(load_again(&plugin));
   pjrt_client_create_args_t args = {0};
-  tpu_status_t status = tpui_pjrt(plugin, Client_Create, &args);
+  tpu_status_t status = tpu_pjrt_call(plugin, Client_Create, &args);
   TPU_EXPECT(names(status, "PJRT_Client_Create"));
   TPU_EXPECT_CODE(status, TPU_UNIMPLEMENTED);
   fake->set_version(0, 114, end);
   TPU_REQUIRE_OK(load_again(&plugin));
   pjrt_client_create_args_t again = {0};
-  TPU_EXPECT_OK(tpui_pjrt(plugin, Client_Create, &again));
+  TPU_EXPECT_OK(tpu_pjrt_call(plugin, Client_Create, &again));
   pjrt_client_destroy_args_t destroy = {.client = again.client};
-  TPU_EXPECT_CODE(tpui_pjrt(plugin, Client_Destroy, &destroy), TPU_UNIMPLEMENTED);
+  TPU_EXPECT_CODE(tpu_pjrt_call(plugin, Client_Destroy, &destroy), TPU_UNIMPLEMENTED);
   fake->reset();
   TPU_REQUIRE_OK(load_again(&plugin));
-  TPU_EXPECT_OK(tpui_pjrt(plugin, Client_Destroy, &destroy));
+  TPU_EXPECT_OK(tpu_pjrt_call(plugin, Client_Destroy, &destroy));
   TPU_EXPECT_EQ(fake->live(), 0);
 }
 
@@ -124,8 +124,8 @@ TPU_TEST(pjrt_error_becomes_status) {
   const fake_control_t* fake = fake_plugin_control();
   TPU_REQUIRE(fake != NULL);
   fake->reset();
-  const tpui_plugin_t* plugin = NULL;
-  TPU_REQUIRE_OK(tpui_plugin_load(fake_plugin_path(), &plugin));
+  const tpu_plugin_t* plugin = NULL;
+  TPU_REQUIRE_OK(tpu_plugin_load(fake_plugin_path(), &plugin));
   static const struct {
     int pjrt;
     tpu_status_code_t code;
@@ -137,7 +137,7 @@ TPU_TEST(pjrt_error_becomes_status) {
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); ++i) {
     fake->fail_at(1, rows[i].pjrt);
     pjrt_client_create_args_t args = {0};
-    tpu_status_t status = tpui_pjrt(plugin, Client_Create, &args);
+    tpu_status_t status = tpu_pjrt_call(plugin, Client_Create, &args);
     TPU_EXPECT_TEXT(tpu_status_message(status),
                     "PJRT_Client_Create: injected failure of Client_Create");
     TPU_EXPECT_CODE(status, rows[i].code);
@@ -146,7 +146,7 @@ TPU_TEST(pjrt_error_becomes_status) {
   fake->fail_at(1, 3);
   fake->fail_call("Error_GetCode", 13);
   pjrt_client_create_args_t args = {0};
-  TPU_EXPECT_CODE(tpui_pjrt(plugin, Client_Create, &args), TPU_UNKNOWN);
+  TPU_EXPECT_CODE(tpu_pjrt_call(plugin, Client_Create, &args), TPU_UNKNOWN);
   fake->fail_call(NULL, 0);
   TPU_EXPECT_EQ(fake->live(), 0);
   fake_stats_t stats;
@@ -159,7 +159,7 @@ TPU_TEST(pjrt_initialize_failure_can_be_retried) {
   TPU_REQUIRE(fake != NULL);
   fake->reset();
   fake->fail_call("Plugin_Initialize", 14);
-  const tpui_plugin_t* plugin = NULL;
+  const tpu_plugin_t* plugin = NULL;
   TPU_EXPECT_CODE(load_again(&plugin), TPU_UNAVAILABLE);
   fake->reset();
   TPU_EXPECT_OK(load_again(&plugin));
