@@ -97,8 +97,9 @@ def run_samples(rows, wanted, windows):
   support.synchronize()
   for name in windows:
     os.write(2, f"captured: {name}\n".encode())
-    captured_calls.WINDOWS[name]()
+    results = captured_calls.WINDOWS[name]()
     support.synchronize()
+    del results  # what nobody holds is not computed
 
 
 def run_entry(test_ops, op, dtype):
@@ -292,6 +293,9 @@ def main():
     for name in captured_calls.WINDOWS
     if options.all or not (HERE / f"window_{name}.golden").exists()
   ]
+  if not wanted and not windows:
+    print("every operation has a case")
+    return
   with tempfile.TemporaryDirectory() as folder:
     log = options.log or Path(folder) / "log"
     if not log.exists():
