@@ -40,7 +40,7 @@ def register():
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
   extension = _import_extension()
 
-  from torch_tpu import _discovery, _hooks, _patches
+  from torch_tpu import _discovery, _hooks, _patches, _sharing
 
   torch.utils.rename_privateuse1_backend("tpu")
   from torch_tpu import tpu
@@ -52,6 +52,7 @@ def register():
   install_backends_module(torch)
   _patches.apply(torch)
   _hooks.install(torch)
+  _sharing.install(torch)
   plugin = _discovery.find_plugin()
   if plugin.path:  # else the first use of the device says what is missing
     extension.set_plugin(plugin.path, plugin.platform)

@@ -2,6 +2,9 @@
 
 1. DLPack export. PyTorch would hand out the data pointer of a "tpu" tensor, which is an address
    that nothing can read. Exporting raises BufferError instead, unless a CPU copy is asked for.
+2. Shared memory. PyTorch takes ``share_memory_()`` to be done for every device but the CPU, as it
+   is on CUDA. A "tpu" tensor cannot be shared between processes, so it raises RuntimeError: the
+   other process would not see what this one writes.
 """
 
 import functools
@@ -14,6 +17,7 @@ def apply(torch):
   for name in ("_to_dlpack", "_to_dlpack_versioned"):
     setattr(torch._C, name, _refusing_device_addresses(getattr(torch._C, name)))
   torch.to_dlpack = torch.utils.dlpack.to_dlpack = torch._C._to_dlpack
+  torch.UntypedStorage.share_memory_ = _refusing_to_share(torch.UntypedStorage.share_memory_)
 
 
 def _refusing_device_addresses(export):
@@ -28,3 +32,16 @@ def _refusing_device_addresses(export):
     return export(tensor, *args, **kwargs)
 
   return to_dlpack
+
+
+def _refusing_to_share(share_memory_):
+  @functools.wraps(share_memory_)
+  def share_memory_on_cpu_(storage, *args, **kwargs):
+    if storage.device.type == "tpu":
+      raise RuntimeError(
+        "share_memory_: memory of the 'tpu' device cannot be shared between processes. Share a "
+        "CPU tensor, or send the tensor through a queue: that sends a copy."
+      )
+    return share_memory_(storage, *args, **kwargs)
+
+  return share_memory_on_cpu_
