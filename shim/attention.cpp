@@ -5,6 +5,8 @@
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include "generator.h"
@@ -43,6 +45,22 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
 using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt,
                            at::Tensor, at::Tensor, at::Tensor>;
 
+// The result lies in memory as the query does, also when its last dimension has another size.
+tpu_meta_id_t layout_of_query(const at::Tensor& query, const std::vector<int64_t>& sizes) {
+  if (query.sizes() == c10::IntArrayRef(sizes)) return result_meta_of(query);
+  std::array<size_t, 4> order = {0, 1, 2, 3};
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return query.stride(static_cast<int64_t>(a)) > query.stride(static_cast<int64_t>(b));
+  });
+  std::vector<int64_t> strides(order.size());
+  int64_t stride = 1;
+  for (size_t k = order.size(); k-- > 0;) {
+    strides[order[k]] = stride;
+    stride *= sizes[order[k]];
+  }
+  return strided_meta(sizes, strides, query.scalar_type());
+}
+
 void add_dropout(Call* call, double dropout_p, std::optional<double> scale) {
   call->number(dropout_p);
   scale.has_value() ? call->number(*scale) : call->none();
@@ -67,7 +85,7 @@ Forward attention(const at::Tensor& query, const at::Tensor& key, const at::Tens
   }
   call.attr(is_causal).attr(dropout);
   const tpu_meta_id_t number = contiguous_meta({}, at::kLong);
-  call.result(contiguous_meta(out_sizes, query.scalar_type()));
+  call.result(layout_of_query(query, out_sizes));
   const bool wide = query.scalar_type() == at::kDouble;
   call.result(contiguous_meta(lse_sizes, wide ? at::kDouble : at::kFloat));
   call.result(number).result(number).record();

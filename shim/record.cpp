@@ -31,12 +31,18 @@ tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype) {
 
 tpu_meta_id_t result_meta_of(const at::Tensor& tensor) {
   // Strides of at most one element lead nowhere; they are kept as PyTorch chose them.
-  if (tensor.numel() > 1 && !tensor.is_non_overlapping_and_dense())
-    return contiguous_meta(tensor.sizes(), tensor.scalar_type());
+  if (tensor.numel() > 1 && !tensor.is_non_overlapping_and_dense()) {
+    return strided_meta(tensor.sizes(), at::infer_dense_strides(tensor.sizes(), tensor.strides()),
+                        tensor.scalar_type());
+  }
+  return strided_meta(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+}
+
+tpu_meta_id_t strided_meta(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                           c10::ScalarType dtype) {
   tpu_meta_id_t id = 0;
-  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(tensor.scalar_type()),
-                                     static_cast<int>(tensor.dim()), tensor.sizes().data(),
-                                     tensor.strides().data(), &id));
+  TPU_THROW_IF_ERROR(tpu_meta_intern(checked_dtype(dtype), static_cast<int>(sizes.size()),
+                                     sizes.data(), strides.data(), &id));
   return id;
 }
 

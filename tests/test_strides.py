@@ -1,0 +1,103 @@
+"""Sizes and strides of results are those that PyTorch's fake tensors promise: torch.compile and
+torch.export take them for granted. Nothing is compiled or run for this: metadata is known once an
+operation is recorded."""
+
+import warnings
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import (
+  DataDependentOutputException,
+  DynamicOutputShapeException,
+  FakeTensorMode,
+)
+from torch.testing._internal.common_methods_invocations import op_db
+
+from support import has_modes
+from torch_tpu import _C
+
+pytestmark = pytest.mark.skipif(not has_modes(), reason="fake tensors promise for devices")
+
+SAMPLES = 8  # of each entry, from all over its list
+
+# Where the promise is another device's habit.
+EXEMPT = {
+  "native_batch_norm": "in evaluation, fake tensors give CUDA's saved statistics, which nobody reads",
+  "nn.functional.pad.replicate_negative": "a piece of a channels_last image is padded to a row-major result",
+}
+
+
+def entries():
+  tested = {name for row in _C.op_table() for name in row[4].split()}
+  for op in op_db:
+    full = op.name + ("." + op.variant_test_name if op.variant_test_name else "")
+    if (op.name in tested or full in tested) and torch.float32 in op.dtypes:
+      if full not in EXEMPT:
+        yield full, op
+
+
+def each_tensor(function, tree):
+  return pytree.tree_map(lambda x: function(x) if isinstance(x, torch.Tensor) else x, tree)
+
+
+def swapped(tensor):
+  """The same content with the last two dimensions exchanged in memory."""
+  return tensor if tensor.dim() < 2 else tensor.mT.contiguous().mT
+
+
+def channels_last(tensor):
+  return tensor if tensor.dim() != 4 else tensor.contiguous(memory_format=torch.channels_last)
+
+
+def heads_last(tensor):
+  """As a model makes queries: [batch, length, heads, size], seen as [batch, heads, length, size]."""
+  return tensor if tensor.dim() != 4 else tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def geometry(tree):
+  # Strides of at most one element lead nowhere.
+  tensors = [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
+  return [(tuple(t.shape), t.stride() if t.numel() > 1 else ()) for t in tensors]
+
+
+def as_made(tensor):
+  return tensor
+
+
+@pytest.mark.parametrize("layout", [as_made, swapped, channels_last, heads_last])
+def test_results_lie_as_fake_tensors_promise(layout, device):
+  found, compared = [], 0
+  for name, op in entries():
+    samples = list(op.sample_inputs("cpu", torch.float32))
+    for sample in samples[:: max(1, len(samples) // SAMPLES)]:
+      given = (sample.input, sample.args, sample.kwargs)
+      laid_out = each_tensor(lambda t: layout(t.detach()), given)
+      inputs, args, kwargs = each_tensor(lambda t: t.to(device), laid_out)
+      with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        real = geometry(op.op(inputs, *args, **kwargs))
+        try:
+          with FakeTensorMode() as mode:
+            inputs, args, kwargs = each_tensor(mode.from_tensor, (inputs, args, kwargs))
+            promised = geometry(op.op(inputs, *args, **kwargs))
+        except (DynamicOutputShapeException, DataDependentOutputException):
+          continue  # nothing can be promised before the content is known
+      compared += 1
+      if real != promised:
+        found.append(f"{name}: {real}, promised {promised}, inputs {geometry(laid_out)}")
+  assert compared > 500
+  assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("layout", [as_made, swapped, channels_last, heads_last])
+@pytest.mark.parametrize("value_size", [16, 5])
+def test_attention_lies_as_fake_tensors_promise(layout, value_size, device):
+  sizes = [(2, 3, 7, 16), (2, 3, 9, 16), (2, 3, 9, value_size)]
+  real = [layout(torch.randn(size)).to(device) for size in sizes]
+  attention = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+  with FakeTensorMode() as mode:
+    promised = attention(*map(mode.from_tensor, real))
+  assert geometry(attention(*real)[:2]) == geometry(promised[:2])
+  through_functional = torch.nn.functional.scaled_dot_product_attention(*real)
+  assert geometry(through_functional) == geometry(promised[0])
