@@ -101,9 +101,7 @@ def main():
   cases += [(name, case, False) for name, case in FORWARD_ONLY.items()]
   wrong = {name: differs(*case, backward) for name, case, backward in cases}
   print(
-    json.dumps(
-      {"cases": len(cases), "wrong": {name: text for name, text in wrong.items() if text}}
-    )
+    json.dumps({"cases": len(cases), "wrong": {name: text for name, text in wrong.items() if text}})
   )
 
 
