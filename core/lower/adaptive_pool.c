@@ -39,9 +39,10 @@ static tpui_hlo_t average_matrix(tpui_builder_t* b, int64_t in, int64_t out, tpu
     ends[o] = window_end(o, in, out);
   }
   const int64_t sizes[] = {out, in};
-  tpui_hlo_t place = tpui_iota(b, TPU_I32, 2, sizes, 1);
-  tpui_hlo_t start = tpui_spread(b, tpui_constant_ints(b, TPU_I32, (int)out, starts), 0, 2, sizes);
-  tpui_hlo_t end = tpui_spread(b, tpui_constant_ints(b, TPU_I32, (int)out, ends), 0, 2, sizes);
+  tpu_dtype_t index = tpui_index_dtype(in);
+  tpui_hlo_t place = tpui_iota(b, index, 2, sizes, 1);
+  tpui_hlo_t start = tpui_spread(b, tpui_constant_ints(b, index, (int)out, starts), 0, 2, sizes);
+  tpui_hlo_t end = tpui_spread(b, tpui_constant_ints(b, index, (int)out, ends), 0, 2, sizes);
   tpui_hlo_t inside =
       tpui_binary(b, "and", tpui_compare(b, "GE", place, start), tpui_compare(b, "LT", place, end));
   tpui_hlo_t length = tpui_convert(b, tpui_binary(b, "subtract", end, start), dtype);
@@ -165,7 +166,7 @@ void tpui_lower_adaptive_max_pool(const tpui_lowering_t* op) {
     return;
   }
   int64_t plane = tpui_count(x, x.rank - spatial, x.rank);
-  tpui_hlo_t index = tpui_iota(b, TPU_I32, 1, &plane, 0);
+  tpui_hlo_t index = tpui_iota(b, tpui_index_dtype(plane), 1, &plane, 0);
   index = tpui_reshape(b, index, spatial, x.sizes + x.rank - spatial);
   index = tpui_broadcast_to(b, index, x.rank, x.sizes);
   for (int i = 1; i <= spatial; ++i) {

@@ -124,9 +124,10 @@ static tpui_hlo_t make_scores(const attention_t* a) {
   }
   if (tpu_attr_int(a->op->record->attrs, 0, 0) != 0) {
     const int64_t square[] = {a->length, a->keys};
-    tpui_hlo_t row = tpui_binary(b, "add", tpui_iota(b, TPU_I32, 2, square, 0),
-                                 tpui_constant_int(b, TPU_I32, a->first_row));
-    tpui_hlo_t seen = tpui_compare(b, "GE", row, tpui_iota(b, TPU_I32, 2, square, 1));
+    tpu_dtype_t dtype = tpui_index_dtype(a->first_row + a->length + a->keys);
+    tpui_hlo_t row = tpui_binary(b, "add", tpui_iota(b, dtype, 2, square, 0),
+                                 tpui_constant_int(b, dtype, a->first_row));
+    tpui_hlo_t seen = tpui_compare(b, "GE", row, tpui_iota(b, dtype, 2, square, 1));
     scores = tpui_select(b, tpui_broadcast_to(b, seen, 4, scores.sizes), scores, lowest);
   }
   return scores;

@@ -72,6 +72,8 @@ tpui_hlo_t tpui_highest(tpui_builder_t* b, tpu_dtype_t dtype);
 tpui_hlo_t tpui_constant_ints(tpui_builder_t* b, tpu_dtype_t dtype, int count,
                               const int64_t* values);  // rank 1
 tpui_hlo_t tpui_iota(tpui_builder_t* b, tpu_dtype_t dtype, int rank, const int64_t* sizes, int dim);
+/* What positions below `count`, and `count` itself, are counted in: I32 where it holds them. */
+tpu_dtype_t tpui_index_dtype(int64_t count);
 
 tpui_hlo_t tpui_convert(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype);  // PyTorch's rules:
 // to bool is x != 0, float to int truncates
@@ -129,8 +131,8 @@ tpui_hlo_t tpui_reduce(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int co
 /* Reduced dimensions stay with size 1. */
 tpui_hlo_t tpui_reduce_keep(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int count,
                             const int* dims);
-/* Index (int32) of the maximum ("GT") or minimum ("LT") along one dimension; first one wins, NaN
- * counts as extreme. Also gives the value. The dimension disappears. */
+/* Index (of tpui_index_dtype) of the maximum ("GT") or minimum ("LT") along one dimension; the
+ * first one wins, NaN counts as extreme. Also gives the value. The dimension disappears. */
 void tpui_arg_reduce(tpui_builder_t* b, const char* direction, tpui_hlo_t x, int dim,
                      tpui_hlo_t* out_value, tpui_hlo_t* out_index);
 

@@ -145,6 +145,8 @@ tpui_hlo_t tpui_full(tpui_builder_t* b, tpu_dtype_t dtype, double value, int ran
   return tpui_broadcast_to(b, tpui_constant(b, dtype, value), rank, sizes);
 }
 
+tpu_dtype_t tpui_index_dtype(int64_t count) { return count < INT32_MAX ? TPU_I32 : TPU_I64; }
+
 tpui_hlo_t tpui_lowest(tpui_builder_t* b, tpu_dtype_t dtype) {
   switch (dtype) {
     case TPU_BOOL:

@@ -146,18 +146,19 @@ tpui_hlo_t tpui_reduce_keep(tpui_builder_t* b, const char* kind, tpui_hlo_t x, i
 
 /* Region over (value, index) pairs: the first argument wins when its value is more extreme, or
  * equal with a smaller index; NaN is more extreme than any number. */
-static const char* arg_region(tpui_builder_t* b, const char* direction, tpu_dtype_t dtype) {
+static const char* arg_region(tpui_builder_t* b, const char* direction, tpu_dtype_t dtype,
+                              tpu_dtype_t index_dtype) {
   const char* v = tpui_text_type(b, (tpui_type_t){dtype, 0, NULL});
+  const char* i = tpui_text_type(b, (tpui_type_t){index_dtype, 0, NULL});
   bool is_float = tpu_dtype_is_float(dtype);
   const char* compare =
       "%%%s = \"stablehlo.compare\"(%%%s, %%%s) <{comparison_direction = "
       "#stablehlo<comparison_direction %s>}> : (%s, %s) -> tensor<i1>\n";
   tpu_strbuf_t t = {0};
-  tpu_strbuf_printf(&t, "({\n^bb0(%%l: %s, %%li: tensor<i32>, %%r: %s, %%ri: tensor<i32>):\n", v,
-                    v);
+  tpu_strbuf_printf(&t, "({\n^bb0(%%l: %s, %%li: %s, %%r: %s, %%ri: %s):\n", v, i, v, i);
   tpu_strbuf_printf(&t, compare, "better", "l", "r", direction, v, v);
   tpu_strbuf_printf(&t, compare, "equal", "l", "r", "EQ", v, v);
-  tpu_strbuf_printf(&t, compare, "first", "li", "ri", "LT", "tensor<i32>", "tensor<i32>");
+  tpu_strbuf_printf(&t, compare, "first", "li", "ri", "LT", i, i);
   const char* bools = "(tensor<i1>, tensor<i1>) -> tensor<i1>";
   const char *win = "better", *tie = "equal";
   if (is_float) {
@@ -175,10 +176,9 @@ static const char* arg_region(tpui_builder_t* b, const char* direction, tpu_dtyp
   tpu_strbuf_printf(&t, "%%take = \"stablehlo.or\"(%%%s, %%early) : %s\n", win, bools);
   tpu_strbuf_printf(&t,
                     "%%v = \"stablehlo.select\"(%%take, %%l, %%r) : (tensor<i1>, %s, %s) -> %s\n"
-                    "%%i = \"stablehlo.select\"(%%take, %%li, %%ri) : (tensor<i1>, tensor<i32>, "
-                    "tensor<i32>) -> tensor<i32>\n"
-                    "\"stablehlo.return\"(%%v, %%i) : (%s, tensor<i32>) -> ()\n})",
-                    v, v, v, v);
+                    "%%i = \"stablehlo.select\"(%%take, %%li, %%ri) : (tensor<i1>, %s, %s) -> %s\n"
+                    "\"stablehlo.return\"(%%v, %%i) : (%s, %s) -> ()\n})",
+                    v, v, v, i, i, i, v, i);
   tpui_latch_status(b, tpu_strbuf_status(&t));
   const char* text = tpui_text(b, "%s", tpu_strbuf_text(&t));
   tpu_strbuf_free(&t);
@@ -195,16 +195,17 @@ void tpui_arg_reduce(tpui_builder_t* b, const char* direction, tpui_hlo_t x, int
   for (int i = 0; i < x.rank; ++i) {
     if (i != dim) sizes[rank++] = x.sizes[i];
   }
+  tpu_dtype_t index_dtype = tpui_index_dtype(x.sizes[dim]);
   bool greatest = strcmp(direction, "GT") == 0;
   // The neutral pair loses every tie because its index is the largest one.
-  tpui_hlo_t operands[4] = {x, tpui_iota(b, TPU_I32, x.rank, x.sizes, dim),
+  tpui_hlo_t operands[4] = {x, tpui_iota(b, index_dtype, x.rank, x.sizes, dim),
                             greatest ? tpui_lowest(b, x.dtype) : tpui_highest(b, x.dtype),
-                            tpui_highest(b, TPU_I32)};
-  tpui_type_t types[2] = {{x.dtype, rank, sizes}, {TPU_I32, rank, sizes}};
+                            tpui_highest(b, index_dtype)};
+  tpui_type_t types[2] = {{x.dtype, rank, sizes}, {index_dtype, rank, sizes}};
   tpui_hlo_t results[2];
   tpui_raw_multi(b, "stablehlo.reduce", 4, operands,
                  tpui_text(b, "dimensions = %s", tpui_text_array(b, 1, dims)),
-                 arg_region(b, direction, x.dtype), 2, types, results);
+                 arg_region(b, direction, x.dtype, index_dtype), 2, types, results);
   *out_value = results[0];
   *out_index = results[1];
 }

@@ -38,9 +38,7 @@ void tpui_lower_eye(const tpui_lowering_t* op) {
     tpui_fail(b, TPU_INTERNAL, "a result of %d dimensions", meta->rank);
     return;
   }
-  tpui_set_result(op, 0,
-                  tpui_compare(b, "EQ", tpui_iota(b, TPU_I32, 2, meta->sizes, 0),
-                               tpui_iota(b, TPU_I32, 2, meta->sizes, 1)));
+  tpui_set_result(op, 0, tpui_on_diagonal(b, meta->sizes));
 }
 
 /* Numbers are computed in double (or int64) and rounded once, as PyTorch's kernels do. */

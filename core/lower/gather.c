@@ -44,6 +44,11 @@ tpui_hlo_t tpui_spread(tpui_builder_t* b, tpui_hlo_t x, int dim, int rank, const
   return tpui_broadcast_in_dim(b, x, rank, sizes, &dim);
 }
 
+tpui_hlo_t tpui_on_diagonal(tpui_builder_t* b, const int64_t sizes[2]) {
+  tpu_dtype_t dtype = tpui_index_dtype(sizes[0] > sizes[1] ? sizes[0] : sizes[1]);
+  return tpui_compare(b, "EQ", tpui_iota(b, dtype, 2, sizes, 0), tpui_iota(b, dtype, 2, sizes, 1));
+}
+
 /* --- indices --- */
 
 static tpui_hlo_t wrap(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {

@@ -36,6 +36,8 @@ tpui_hlo_t tpui_full_like(tpui_builder_t* b, tpui_hlo_t like, tpu_dtype_t dtype,
 /* F64 for F64, F32 for every other floating dtype; integral dtypes stay. */
 tpu_dtype_t tpui_math_dtype(tpu_dtype_t dtype);
 /* A rank-1 value spread along dimension `dim` of a shape. */
+/* True where both indices are equal; two dimensions. */
+tpui_hlo_t tpui_on_diagonal(tpui_builder_t* b, const int64_t sizes[2]);
 tpui_hlo_t tpui_spread(tpui_builder_t* b, tpui_hlo_t x, int dim, int rank, const int64_t* sizes);
 
 /* Index as int64 with negative ones wrapped by `size`. */

@@ -79,8 +79,9 @@ static void draw(const tpui_random_t* r, int stream, int64_t numel, tpui_hlo_t w
 
 /* True where bit `bit` of the element's number is set: which word is its own. */
 static tpui_hlo_t lane_bit(tpui_builder_t* b, int64_t numel, int bit) {
-  tpui_hlo_t lane = tpui_iota(b, TPU_U32, 1, &numel, 0);
-  lane = tpui_binary(b, "and", lane, tpui_constant_int(b, TPU_U32, 1ll << bit));
+  tpu_dtype_t dtype = numel <= UINT32_MAX ? TPU_U32 : TPU_U64;
+  tpui_hlo_t lane = tpui_iota(b, dtype, 1, &numel, 0);
+  lane = tpui_binary(b, "and", lane, tpui_constant_int(b, dtype, 1ll << bit));
   return tpui_compare_constant(b, "NE", lane, 0);
 }
 

@@ -75,11 +75,12 @@ tpui_hlo_t tpui_window_unplace(const tpui_windows_t* p, tpui_hlo_t y, int i, int
 static void max_along(const pool_t* p, int i, int64_t out_size, tpui_hlo_t* value,
                       tpui_hlo_t* index) {
   tpui_builder_t* b = p->b;
-  tpui_hlo_t lowest = tpui_lowest(b, value->dtype), zero = tpui_constant(b, TPU_I32, 0);
+  tpui_hlo_t lowest = tpui_lowest(b, value->dtype), zero = tpui_constant(b, index->dtype, 0);
   tpui_hlo_t best = lowest, best_index = zero;
   for (int64_t k = 0; k < p->kernel[i] && tpui_ok(b); ++k) {
     tpui_hlo_t v = tpui_window_place(p, *value, i, k, out_size, lowest);
-    tpui_hlo_t at = tpui_window_place(p, *index, i, k, out_size, tpui_constant(b, TPU_I32, -1));
+    tpui_hlo_t outside = tpui_constant(b, index->dtype, -1);
+    tpui_hlo_t at = tpui_window_place(p, *index, i, k, out_size, outside);
     if (k == 0) {
       best = v;
       best_index = at;
@@ -97,32 +98,37 @@ static void max_along(const pool_t* p, int i, int64_t out_size, tpui_hlo_t* valu
   *index = best_index;
 }
 
+/* What flat indices within the last `spatial` dimensions are counted in. */
+static tpu_dtype_t flat_dtype(tpui_hlo_t x, int spatial) {
+  return tpui_index_dtype(tpui_count(x, x.rank - spatial, x.rank));
+}
+
 /* Flat index within the last `spatial` dimensions. */
 static tpui_hlo_t flat_index(tpui_builder_t* b, tpui_hlo_t x, int spatial) {
   int64_t sizes[MAX_SPATIAL];
   int64_t plane = tpui_count(x, x.rank - spatial, x.rank);
   for (int i = 0; i < spatial; ++i) sizes[i] = x.sizes[x.rank - spatial + i];
-  tpui_hlo_t flat = tpui_iota(b, TPU_I32, 1, &plane, 0);
+  tpui_hlo_t flat = tpui_iota(b, flat_dtype(x, spatial), 1, &plane, 0);
   return tpui_broadcast_to(b, tpui_reshape(b, flat, spatial, sizes), x.rank, x.sizes);
 }
 
 /* Windows up to this many places are compared directly. */
 #define MAX_DIRECT_PLACES 32
 
-/* One number per output place along pooled dimension i: (j * stride + first) * scale, spread over
+/* One index per output place along pooled dimension i: (j * stride + first) * scale, spread over
  * `sizes`. With `clip`, the first place of the window that lies inside instead. */
 static tpui_hlo_t place_line(const pool_t* p, int i, int64_t first, int64_t scale, bool clip,
-                             int rank, const int64_t* sizes) {
+                             tpu_dtype_t dtype, int rank, const int64_t* sizes) {
   int dim = rank - p->spatial + i;
   int64_t count = sizes[dim];
   int64_t* values = tpui_arena(p->b, (size_t)count * sizeof(int64_t));
-  if (values == NULL) return tpui_constant(p->b, TPU_I32, 0);
+  if (values == NULL) return tpui_constant(p->b, dtype, 0);
   for (int64_t j = 0; j < count; ++j) {
     int64_t place = j * p->stride[i] + first;
     while (clip && place < 0) place += p->dilation[i];
     values[j] = place * scale;
   }
-  return tpui_spread(p->b, tpui_constant_ints(p->b, TPU_I32, (int)count, values), dim, rank, sizes);
+  return tpui_spread(p->b, tpui_constant_ints(p->b, dtype, (int)count, values), dim, rank, sizes);
 }
 
 static int64_t place_count(const pool_t* p) {
@@ -137,13 +143,13 @@ static void max_direct(const pool_t* p, tpui_hlo_t x, const int64_t* sizes, tpui
                        tpui_hlo_t* out_index) {
   tpui_builder_t* b = p->b;
   tpui_hlo_t lowest = tpui_lowest(b, x.dtype), value = lowest, index = {0};
+  tpu_dtype_t dtype = flat_dtype(x, p->spatial);
   int64_t scale[MAX_SPATIAL];
-  for (int i = p->spatial - 1, first = 1; i >= 0; --i) {
-    scale[i] = first;
-    first *= (int)x.sizes[x.rank - p->spatial + i];
+  for (int i = 0; i < p->spatial; ++i) {
+    scale[i] = tpui_count(x, x.rank - p->spatial + i + 1, x.rank);
   }
   for (int i = 0; i < p->spatial; ++i) {
-    tpui_hlo_t line = place_line(p, i, -p->padding[i], scale[i], true, x.rank, sizes);
+    tpui_hlo_t line = place_line(p, i, -p->padding[i], scale[i], true, dtype, x.rank, sizes);
     index = i == 0 ? line : tpui_binary(b, "add", index, line);
   }
   value = tpui_broadcast_to(b, value, x.rank, sizes);
@@ -154,8 +160,8 @@ static void max_direct(const pool_t* p, tpui_hlo_t x, const int64_t* sizes, tpui
       int64_t k = rest % p->kernel[i];
       rest /= p->kernel[i];
       v = tpui_window_place(p, v, i, k, sizes[x.rank - p->spatial + i], lowest);
-      tpui_hlo_t line =
-          place_line(p, i, k * p->dilation[i] - p->padding[i], scale[i], false, x.rank, sizes);
+      int64_t first = k * p->dilation[i] - p->padding[i];
+      tpui_hlo_t line = place_line(p, i, first, scale[i], false, dtype, x.rank, sizes);
       at = i == p->spatial - 1 ? line : tpui_binary(b, "add", at, line);
     }
     tpui_hlo_t better = tpui_compare(b, "GT", v, value);
@@ -230,7 +236,7 @@ static tpui_hlo_t max_grad_by_compare(const pool_t* p, tpui_hlo_t grad, tpui_hlo
                                       tpui_hlo_t x, int64_t windows) {
   tpui_builder_t* b = p->b;
   tpui_hlo_t here = flat_index(b, x, p->spatial), total = tpui_full_like(b, x, grad.dtype, 0);
-  tpui_hlo_t zero = tpui_constant(b, grad.dtype, 0), nowhere = tpui_constant(b, TPU_I32, -1);
+  tpui_hlo_t zero = tpui_constant(b, grad.dtype, 0), nowhere = tpui_constant(b, index.dtype, -1);
   for (int64_t window = 0; window < windows && tpui_ok(b); ++window) {
     int64_t rest = window;
     tpui_hlo_t share = grad, maximum = index;
@@ -281,7 +287,8 @@ void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pool_t p = read_pool(op, true);
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
-  tpui_hlo_t index = tpui_operand_as(op, 2, TPU_I32);
+  if (!tpui_ok(b)) return;
+  tpui_hlo_t index = tpui_operand_as(op, 2, flat_dtype(x, p.spatial));
   if (!tpui_pool_grad_opens(op, x, &grad)) return;
   if (!tpui_target(b)->slow_windows && !is_dilated(&p)) {
     tpui_set_result(op, 0, tpui_window_scatter_max(&p, tpui_convert(b, x, grad.dtype), grad));

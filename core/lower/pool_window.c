@@ -110,9 +110,10 @@ static const char* add_logic(tpui_builder_t* b, const char* text, const char* na
 /* Takes the right pair where it is inside (index >= 0) and the left one is not, its value is
  * greater, or neither is and it stands first; NaN is the greatest, and the last one counts. So the
  * order in which pairs meet does not matter. */
-static const char* max_region(tpui_builder_t* b, tpu_dtype_t dtype) {
+static const char* max_region(tpui_builder_t* b, tpu_dtype_t dtype, tpu_dtype_t index_dtype) {
   const char* v = tpui_text_type(b, (tpui_type_t){dtype, 0, NULL});
-  const char *i = "tensor<i32>", *win = "win";
+  const char* i = tpui_text_type(b, (tpui_type_t){index_dtype, 0, NULL});
+  const char* win = "win";
   const char* t =
       tpui_text(b,
                 "({\n^bb0(%%l: %s, %%li: %s, %%r: %s, %%ri: %s):\n"
@@ -148,11 +149,11 @@ void tpui_window_max(const tpui_windows_t* p, tpui_hlo_t x, tpui_hlo_t index, co
   tpui_builder_t* b = p->b;
   frame_t f = frame_of(p, x, sizes);
   const tpui_hlo_t operands[] = {x, index, tpui_lowest(b, x.dtype),
-                                 tpui_constant_int(b, TPU_I32, -1)};
-  const tpui_type_t types[] = {{x.dtype, x.rank, sizes}, {TPU_I32, x.rank, sizes}};
+                                 tpui_constant_int(b, index.dtype, -1)};
+  const tpui_type_t types[] = {{x.dtype, x.rank, sizes}, {index.dtype, x.rank, sizes}};
   tpui_hlo_t results[2];
   tpui_raw_multi(b, "stablehlo.reduce_window", 4, operands, frame_text(b, &f, x.rank),
-                 max_region(b, x.dtype), 2, types, results);
+                 max_region(b, x.dtype, index.dtype), 2, types, results);
   *out_value = results[0];
   *out_index = results[1];
 }

@@ -118,8 +118,7 @@ void tpui_lower_trace(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
   if (!tpui_ok(b) || x.rank != 2) return;
-  tpui_hlo_t on_diagonal = tpui_compare(b, "EQ", tpui_iota(b, TPU_I32, 2, x.sizes, 0),
-                                        tpui_iota(b, TPU_I32, 2, x.sizes, 1));
+  tpui_hlo_t on_diagonal = tpui_on_diagonal(b, x.sizes);
   tpui_hlo_t zero = tpui_convert(b, tpui_constant(b, TPU_F64, 0.0), x.dtype);
   const int dims[2] = {0, 1};
   tpui_set_result(op, 0, tpui_reduce(b, "add", tpui_select(b, on_diagonal, x, zero), 2, dims));

@@ -14,7 +14,7 @@
 
 typedef struct taps_t {
   int count;
-  tpui_hlo_t places[MAX_TAPS];   // int32 [out], inside the input
+  tpui_hlo_t places[MAX_TAPS];   // indices [out], inside the input
   tpui_hlo_t weights[MAX_TAPS];  // math dtype [out]; not set for nearest
 } taps_t;
 
@@ -53,9 +53,10 @@ static tpui_hlo_t ratio(const resample_t* r, const tpui_lowering_t* op, int i, i
 }
 
 static tpui_hlo_t as_place(tpui_builder_t* b, tpui_hlo_t x, int64_t in) {
-  tpui_hlo_t place = tpui_convert(b, x, TPU_I32);
-  place = tpui_binary(b, "maximum", place, tpui_constant(b, TPU_I32, 0));
-  return tpui_binary(b, "minimum", place, tpui_constant_int(b, TPU_I32, in - 1));
+  tpu_dtype_t dtype = tpui_index_dtype(in);
+  tpui_hlo_t place = tpui_convert(b, x, dtype);
+  place = tpui_binary(b, "maximum", place, tpui_constant(b, dtype, 0));
+  return tpui_binary(b, "minimum", place, tpui_constant_int(b, dtype, in - 1));
 }
 
 /* Cubic convolution with a = -0.75: |t| <= 1 and 1 < |t| < 2. */
@@ -125,7 +126,7 @@ static taps_t make_taps(const resample_t* r, const tpui_lowering_t* op, int i, i
 static tpui_hlo_t tap_matrix(const resample_t* r, const taps_t* taps, int64_t in, int64_t out) {
   tpui_builder_t* b = r->b;
   const int64_t sizes[] = {out, in};
-  tpui_hlo_t column = tpui_iota(b, TPU_I32, 2, sizes, 1), sum = {0};
+  tpui_hlo_t column = tpui_iota(b, tpui_index_dtype(in), 2, sizes, 1), sum = {0};
   for (int k = 0; k < taps->count; ++k) {
     tpui_hlo_t hit = tpui_compare(b, "EQ", column, tpui_spread(b, taps->places[k], 0, 2, sizes));
     tpui_hlo_t weight = taps->count == 1 ? tpui_constant(b, r->dtype, 1)

@@ -292,10 +292,10 @@ void tpui_lower_masked_scatter(const tpui_lowering_t* op) {
     return;
   }
   // The n-th true element takes the n-th element of the source.
-  tpui_hlo_t number = tpui_scan(b, "add", tpui_flatten(b, tpui_convert(b, mask, TPU_I32)), 0);
-  number =
-      tpui_binary(b, "maximum", tpui_binary(b, "subtract", number, tpui_constant(b, TPU_I32, 1)),
-                  tpui_constant(b, TPU_I32, 0));
+  tpu_dtype_t dtype = tpui_index_dtype(tpui_count(x, 0, x.rank));
+  tpui_hlo_t number = tpui_scan(b, "add", tpui_flatten(b, tpui_convert(b, mask, dtype)), 0);
+  number = tpui_binary(b, "maximum", tpui_binary(b, "subtract", number, tpui_constant(b, dtype, 1)),
+                       tpui_constant(b, dtype, 0));
   tpui_hlo_t taken = tpui_take_flat(b, source, number);
   tpui_set_result(op, 0, tpui_select(b, mask, tpui_reshape(b, taken, x.rank, x.sizes), x));
 }

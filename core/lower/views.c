@@ -191,7 +191,7 @@ static tpui_hlo_t read_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_
 /* Flat index of every view element, [numel, 1]. */
 static tpui_hlo_t flat_indices(tpui_builder_t* b, const tpu_meta_t* base_meta,
                                const tpu_meta_t* view, const place_t* at) {
-  tpu_dtype_t dtype = base_meta->numel < INT32_MAX ? TPU_I32 : TPU_I64;
+  tpu_dtype_t dtype = tpui_index_dtype(base_meta->numel);
   tpui_hlo_t index = tpui_constant_int(b, dtype, at->offset);
   if (at->packed != NULL) {
     index = tpui_convert(b, tpui_packed_number(b, false, (int32_t)at->packed->first), dtype);
@@ -321,7 +321,7 @@ static tpui_hlo_t write_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta
   } else {
     tpui_hlo_t starts[TPU_VIEW_MAX_FACTORS];
     for (int i = 0; i < plan->factor_count && at->packed == NULL; ++i) {
-      starts[i] = tpui_constant_int(b, TPU_I32, plan->starts[i]);
+      starts[i] = tpui_constant_int(b, tpui_index_dtype(base_meta->numel), plan->starts[i]);
     }
     if (at->packed != NULL) start_values(b, at->packed, starts);
     x = tpui_dynamic_update_slice(b, x, update, starts);
