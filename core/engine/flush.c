@@ -57,10 +57,7 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   }
   if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
-  tpui_planner_t planner = {.compiler = e->compiler,
-                            .partition = &e->partition,
-                            .platform = tpu_device_platform(e->device),
-                            .host_calls = tpu_device_has_host_calls(e->device)};
+  tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/layout.h"
 #include "base/log.h"
 
 /* Programs at or below both bounds are compiled quickly rather than well. */
@@ -16,7 +17,6 @@ typedef struct maker_t {
   tpu_window_t window;  // the plan's, with this window's slots
   tpui_variant_t* variant;
   const uint8_t* external_dead;
-  uint32_t* last_step;  // [value_count] last step that reads or makes it; UINT32_MAX: none
 } maker_t;
 
 /* Numbers that a program is worth specialising for: they let XLA drop or simplify work. */
@@ -102,158 +102,116 @@ static bool is_small(const tpu_window_t* w, const tpu_program_t* program) {
   return true;
 }
 
-static tpu_status_t fill_step(maker_t* m, const tpu_program_t* program, tpu_lowered_t* lowered,
-                              tpu_step_t* step) {
-  const tpu_window_t* w = &m->window;
-  size_t inputs = program->input_count, outputs = program->output_count;
-  TPU_RETURN_IF_ERROR(tpu_calloc(inputs + 1, sizeof(uint32_t), (void**)&step->inputs));
-  TPU_RETURN_IF_ERROR(tpu_calloc(inputs + 2, 1, (void**)&step->donatable));
-  TPU_RETURN_IF_ERROR(tpu_calloc(outputs + 1, sizeof(uint32_t), (void**)&step->outputs));
-  TPU_RETURN_IF_ERROR(tpu_calloc(outputs + 1, sizeof(int64_t), (void**)&step->output_bytes));
-  tpu_record_t first;
-  tpu_window_record(w, program->records[0], &first);
-  step->op = first.op;
-  step->record_count = program->record_count;
-  step->input_count = (uint32_t)inputs;
-  step->output_count = (uint32_t)outputs;
-  for (size_t i = 0; i < inputs; ++i) {
-    step->inputs[i] = program->inputs[i].ref;
-    step->donatable[i] = program->inputs[i].donatable;
-  }
-  for (size_t i = 0; i < outputs; ++i) {
-    step->outputs[i] = program->outputs[i];
-    step->output_bytes[i] = tpu_meta_bytes(tpu_meta_get(w->value_metas[program->outputs[i]]));
-  }
-  step->packed = lowered->packed;
-  lowered->packed = (tpu_packed_t){0};
-  return NULL;
-}
-
 /* The programs of a partition on their way to executables. */
 typedef struct batch_t {
-  tpu_partition_t* partition;
+  const tpu_partition_t* partition;
   tpu_lowered_t* lowered;           // [program_count] texts
+  tpu_status_t* errors;             // [program_count] why there is no text, or no executable
   tpu_compile_request_t* requests;  // [program_count]
-  tpu_step_t* steps;                // [program_count] the variant's
+  void* memory;                     // of the three
 } batch_t;
 
-static const char* first_op(const maker_t* m, const tpu_program_t* program) {
+static tpu_status_t open_batch(const tpu_partition_t* partition, batch_t* batch) {
+  size_t count = partition->program_count;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  *batch = (batch_t){.partition = partition};
+  TPU_LAYOUT_ADD(&layout, batch->lowered, count);
+  TPU_LAYOUT_ADD(&layout, batch->errors, count);
+  TPU_LAYOUT_ADD(&layout, batch->requests, count);
+  return tpu_layout_allocate(&layout, &batch->memory);
+}
+
+static void close_batch(batch_t* batch) {
+  for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
+    tpu_lowered_free(&batch->lowered[p]);
+    tpu_status_free(batch->errors[p]);
+    tpu_executable_release(batch->requests[p].executable);
+  }
+  tpu_free(batch->memory);
+}
+
+static const char* first_op(const tpu_program_t* program) {
   tpu_record_t first;
-  tpu_window_record(&m->window, program->records[0], &first);
+  tpu_window_record(program->window, program->records[0], &first);
   return tpu_op_info(first.op)->name;
 }
 
-/* Writes the text of program `p`. What is wrong with the program itself is left in its step. */
-static tpu_status_t lower_step(maker_t* m, batch_t* batch, uint32_t p) {
-  tpu_program_t* program = &batch->partition->programs[p];
-  tpu_lowered_t* lowered = &batch->lowered[p];
-  program->window = &m->window;
-  program->slot_dynamic = m->variant->slot_dynamic;
-  program->platform = m->planner->platform;
-  program->host_calls = m->planner->host_calls;
-  tpu_step_t* step = &batch->steps[m->variant->step_count++];
-  step->error = tpu_status_annotate(lower_program(m, program, lowered), "%s", first_op(m, program));
-  batch->requests[p] = (tpu_compile_request_t){
-      .text = tpu_strbuf_text(&lowered->text),
-      .text_size = step->error == NULL ? lowered->text.size : 0,
-      .options = {.small = is_small(&m->window, program)},
-  };
-  return fill_step(m, program, lowered, step);
-}
-
-static tpu_status_t lower_steps(maker_t* m, batch_t* batch, bool keep_errors) {
+static tpu_status_t lower_all(maker_t* m, batch_t* batch, bool keep_errors) {
   for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
-    TPU_RETURN_IF_ERROR(lower_step(m, batch, p));
-    const tpu_step_t* step = &batch->steps[p];
-    if (step->error != NULL && !keep_errors) return tpu_status_copy(step->error);
+    const tpu_program_t* program = &batch->partition->programs[p];
+    tpu_lowered_t* lowered = &batch->lowered[p];
+    batch->errors[p] =
+        tpu_status_annotate(lower_program(m, program, lowered), "%s", first_op(program));
+    batch->requests[p] = (tpu_compile_request_t){
+        .text = tpu_strbuf_text(&lowered->text),
+        .text_size = batch->errors[p] == NULL ? lowered->text.size : 0,
+        .options = {.small = is_small(program->window, program)},
+    };
+    if (batch->errors[p] != NULL && !keep_errors) return tpu_status_copy(batch->errors[p]);
   }
   return NULL;
 }
 
-static tpu_status_t compile_steps(maker_t* m, batch_t* batch) {
+static tpu_status_t compile_all(maker_t* m, batch_t* batch) {
   uint32_t count = batch->partition->program_count;
   TPU_RETURN_IF_ERROR(tpu_compiler_get_all(m->planner->compiler, count, batch->requests));
   for (uint32_t p = 0; p < count; ++p) {
-    tpu_step_t* step = &batch->steps[p];
-    step->executable = batch->requests[p].executable;
     tpu_status_t status = batch->requests[p].status;
-    if (step->error != NULL) {  // there was no text to compile
+    if (batch->errors[p] != NULL) {  // there was no text to compile
       tpu_status_free(status);
     } else {
-      step->error = tpu_status_annotate(status, "%s", first_op(m, &batch->partition->programs[p]));
+      batch->errors[p] =
+          tpu_status_annotate(status, "%s", first_op(&batch->partition->programs[p]));
     }
-    m->variant->broken |= step->error != NULL;
   }
   return NULL;
 }
 
-static tpu_status_t first_error(tpui_variant_t* variant) {
-  for (uint32_t s = 0; s < variant->step_count; ++s) {
-    if (variant->steps[s].error != NULL) return tpu_status_copy(variant->steps[s].error);
+static tpu_status_t first_error(const batch_t* batch) {
+  for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
+    if (batch->errors[p] != NULL) return tpu_status_copy(batch->errors[p]);
   }
   return NULL;
 }
 
-/* Makes the steps of a partition. A failure is kept in the step when `keep_errors`. */
-static tpu_status_t compile_all(maker_t* m, tpu_partition_t* partition, bool keep_errors) {
-  uint32_t count = partition->program_count;
-  batch_t batch = {.partition = partition};
-  tpu_status_t status = tpu_calloc(count + 1, sizeof(tpu_step_t), (void**)&m->variant->steps);
-  batch.steps = m->variant->steps;
-  if (status == NULL) {
-    status = tpu_calloc(count + 1, sizeof(*batch.lowered), (void**)&batch.lowered);
-  }
-  if (status == NULL) {
-    status = tpu_calloc(count + 1, sizeof(*batch.requests), (void**)&batch.requests);
-  }
-  if (status == NULL) status = lower_steps(m, &batch, keep_errors);
-  if (status == NULL) status = compile_steps(m, &batch);
-  if (status == NULL && !keep_errors) status = first_error(m->variant);
-  for (uint32_t p = 0; batch.lowered != NULL && p < count; ++p) {
-    tpu_lowered_free(&batch.lowered[p]);
-  }
-  tpu_free(batch.lowered);
-  tpu_free(batch.requests);
-  return status;
-}
-
-/* Each step gives back the values that nobody needs after it. */
-static tpu_status_t plan_releases(maker_t* m) {
-  const tpu_window_t* w = &m->window;
+/* Moves what was made into the variant's steps. */
+static tpu_status_t make_steps(maker_t* m, batch_t* batch) {
   tpui_variant_t* variant = m->variant;
-  memset(m->last_step, 0xff, w->value_count * sizeof(uint32_t));
-  for (uint32_t s = 0; s < variant->step_count; ++s) {
-    const tpu_step_t* step = &variant->steps[s];
-    for (uint32_t i = 0; i < step->input_count; ++i) {
-      if (tpu_ref_kind(step->inputs[i]) == TPU_REF_WINDOW) {
-        m->last_step[tpu_ref_index(step->inputs[i])] = s;
-      }
-    }
-    for (uint32_t i = 0; i < step->output_count; ++i) m->last_step[step->outputs[i]] = s;
+  uint32_t count = batch->partition->program_count;
+  TPU_RETURN_IF_ERROR(tpu_calloc(count, sizeof(tpu_step_t), (void**)&variant->steps));
+  for (uint32_t p = 0; p < count; ++p) {
+    tpu_executable_t* executable = batch->requests[p].executable;
+    tpu_status_t error = batch->errors[p];
+    batch->requests[p].executable = NULL;
+    batch->errors[p] = NULL;
+    variant->broken |= error != NULL;
+    TPU_RETURN_IF_ERROR(tpu_step_make(&batch->partition->programs[p], &batch->lowered[p].packed,
+                                      executable, error, &variant->steps[p]));
+    ++variant->step_count;
   }
-  for (uint32_t s = 0; s < variant->step_count; ++s) {
-    tpu_step_t* step = &variant->steps[s];
-    size_t room = step->input_count + step->output_count + 1;
-    TPU_RETURN_IF_ERROR(tpu_calloc(room, sizeof(uint32_t), (void**)&step->releases));
-    for (uint32_t i = 0; i < step->input_count + step->output_count; ++i) {
-      bool input = i < step->input_count;
-      uint32_t ref = input ? step->inputs[i] : step->outputs[i - step->input_count];
-      if (input && tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
-      uint32_t value = tpu_ref_index(ref);
-      if (m->last_step[value] != s || variant->live[value]) continue;
-      m->last_step[value] = UINT32_MAX;  // once is enough
-      step->releases[step->release_count++] = value;
-    }
-  }
-  return NULL;
+  return tpu_steps_plan_releases(variant->steps, count, variant->live, m->window.value_count);
+}
+
+/* Makes the steps of a partition. A program's failure is kept in its step when `keep_errors`. */
+static tpu_status_t realize_partition(maker_t* m, const tpu_partition_t* partition,
+                                      bool keep_errors) {
+  batch_t batch;
+  TPU_RETURN_IF_ERROR(open_batch(partition, &batch));
+  tpu_status_t status = lower_all(m, &batch, keep_errors);
+  if (status == NULL) status = compile_all(m, &batch);
+  if (status == NULL && !keep_errors) status = first_error(&batch);
+  if (status == NULL) status = make_steps(m, &batch);
+  close_batch(&batch);
+  return status;
 }
 
 static tpu_status_t fill_variant(maker_t* m) {
   tpu_partition_t partition;
   TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, m->external_dead,
-                                    m->planner->partition, &partition));
+                                    m->variant->slot_dynamic, m->planner->partition, &partition));
   tpu_status_t status = tpu_partition_share(&m->window, &partition, m->variant->slot_dynamic);
-  if (status == NULL) status = compile_all(m, &partition, false);
+  if (status == NULL) status = realize_partition(m, &partition, false);
   tpu_partition_free(&partition);
   return status;
 }
@@ -268,9 +226,9 @@ static tpu_status_t fill_variant_singly(maker_t* m) {
   memset(m->variant->live, 1, m->window.value_count);
   void* none_dead = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(m->window.external_count + 1, 1, &none_dead));
-  tpu_status_t status =
-      tpu_partition(&m->window, m->variant->live, none_dead, &options, &partition);
-  if (status == NULL) status = compile_all(m, &partition, true);
+  tpu_status_t status = tpu_partition(&m->window, m->variant->live, none_dead,
+                                      m->variant->slot_dynamic, &options, &partition);
+  if (status == NULL) status = realize_partition(m, &partition, true);
   tpu_partition_free(&partition);
   tpu_free(none_dead);
   return status;
@@ -279,14 +237,17 @@ static tpu_status_t fill_variant_singly(maker_t* m) {
 static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots,
                                 const uint8_t* live, tpui_variant_t** out_variant) {
   size_t n = plan->window.slot_count, v = plan->window.value_count;
-  tpui_variant_t* variant = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(*variant), (void**)&variant));
+  tpui_variant_t *variant = NULL, made = {0};
+  void* memory = NULL;
+  tpu_layout_t layout;
+  tpu_layout_init(&layout);
+  TPU_LAYOUT_ADD(&layout, variant, 1);
+  TPU_LAYOUT_COPY(&layout, made.slot_values, slots, n);
+  TPU_LAYOUT_ADD(&layout, made.slot_dynamic, n);
+  TPU_LAYOUT_COPY(&layout, made.live, live, v);
+  TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
+  *variant = made;
   *out_variant = variant;
-  TPU_RETURN_IF_ERROR(tpu_calloc(n + 1, 1, (void**)&variant->slot_dynamic));
-  TPU_RETURN_IF_ERROR(tpu_calloc(n + 1, sizeof(tpu_slot_t), (void**)&variant->slot_values));
-  TPU_RETURN_IF_ERROR(tpu_calloc(v + 1, 1, (void**)&variant->live));
-  if (n > 0) memcpy(variant->slot_values, slots, n * sizeof(tpu_slot_t));
-  memcpy(variant->live, live, v);
   choose_dynamic(plan, slots, variant->slot_dynamic);
   mark_dynamic(&plan->window, slots, variant->slot_dynamic);
   for (int i = 0; i < plan->variant_count; ++i) {
@@ -296,7 +257,7 @@ static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots
   return NULL;
 }
 
-static tpu_status_t make_steps(maker_t* m) {
+static tpu_status_t fill_or_single(maker_t* m) {
   tpu_status_t status = fill_variant(m);
   if (status == NULL) return NULL;
   tpu_log(TPU_LOG_COMPILE, "a program failed, trying single ops: %s", tpu_status_message(status));
@@ -336,12 +297,7 @@ tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
   maker_t m = {.planner = planner, .window = plan->window, .external_dead = external_dead};
   m.window.slots = slots;
   tpu_status_t status = new_variant(plan, slots, live, &m.variant);
-  if (status == NULL) {
-    status = tpu_calloc(plan->window.value_count + 1, sizeof(uint32_t), (void**)&m.last_step);
-  }
-  if (status == NULL) status = make_steps(&m);
-  if (status == NULL) status = plan_releases(&m);
-  tpu_free(m.last_step);
+  if (status == NULL) status = fill_or_single(&m);
   if (status != NULL) {
     tpui_variant_free(m.variant);
     return status;

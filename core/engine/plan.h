@@ -13,6 +13,7 @@
 #include "launch/launch.h"
 #include "partition/partition.h"
 
+/* One allocation but for its steps. */
 typedef struct tpui_variant_t {
   uint8_t* slot_dynamic;    // [slot_count]
   tpu_slot_t* slot_values;  // [slot_count] the fixed numbers
@@ -44,8 +45,6 @@ typedef struct tpui_plan_cache_t {
 typedef struct tpui_planner_t {
   tpu_compiler_t* compiler;
   const tpu_partition_options_t* partition;
-  const tpu_platform_t* platform;  // that programs are written for
-  bool host_calls;                 // programs may call the C kernels of host/
 } tpui_planner_t;
 
 /* The plan with this structure, or NULL. */

@@ -8,19 +8,8 @@
 /* More windows than this are not one program's steady state; the oldest half goes. */
 #define MAX_PLANS 16384
 
-static void free_step(tpu_step_t* step) {
-  tpu_executable_release(step->executable);
-  tpu_status_free(step->error);
-  tpu_free(step->inputs);
-  tpu_free(step->donatable);
-  tpu_free(step->outputs);
-  tpu_free(step->output_bytes);
-  tpu_packed_free(&step->packed);
-  tpu_free(step->releases);
-}
-
 void tpui_variant_free_steps(tpui_variant_t* variant) {
-  for (uint32_t i = 0; i < variant->step_count; ++i) free_step(&variant->steps[i]);
+  for (uint32_t i = 0; i < variant->step_count; ++i) tpu_step_free(&variant->steps[i]);
   tpu_free(variant->steps);
   variant->steps = NULL;
   variant->step_count = 0;
@@ -29,9 +18,6 @@ void tpui_variant_free_steps(tpui_variant_t* variant) {
 void tpui_variant_free(tpui_variant_t* variant) {
   if (variant == NULL) return;
   tpui_variant_free_steps(variant);
-  tpu_free(variant->slot_dynamic);
-  tpu_free(variant->slot_values);
-  tpu_free(variant->live);
   tpu_free(variant);
 }
 

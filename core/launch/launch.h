@@ -7,25 +7,8 @@
 #ifndef TPU_LAUNCH_LAUNCH_H_
 #define TPU_LAUNCH_LAUNCH_H_
 
-#include "lower/lower.h"
+#include "launch/step.h"
 #include "trace/value.h"
-
-/* One program of a plan, ready to run. Arrays are owned by the plan. */
-typedef struct tpu_step_t {
-  tpu_executable_t* executable;  // one reference; NULL when it could not be compiled
-  tpu_status_t error;            // why not; owned
-  tpu_op_t op;                   // first op, for error texts
-  uint32_t record_count;
-  uint32_t input_count;
-  uint32_t* inputs;    // references
-  uint8_t* donatable;  // [input_count + packed] the program may take the content
-  uint32_t output_count;
-  uint32_t* outputs;  // window value numbers
-  int64_t* output_bytes;
-  tpu_packed_t packed;  // its last arguments; owned
-  uint32_t release_count;
-  uint32_t* releases;  // window values that no later step reads and nobody else holds
-} tpu_step_t;
 
 typedef struct tpu_job_t {
   tpu_device_t* device;

@@ -9,6 +9,7 @@ typedef struct maker_t {
   const tpu_window_t* window;
   const uint8_t* live;
   const uint8_t* external_dead;
+  tpu_program_t common;     // what all programs share
   uint32_t* value_program;  // [values] program that makes it; UINT32_MAX: dropped
   uint32_t* value_last;     // [values] last program that reads it; UINT32_MAX: none
   uint32_t* external_last;  // [externals]
@@ -54,10 +55,11 @@ static void add_inputs(maker_t* m, uint32_t program, const tpu_record_t* r) {
 
 static void make_program(maker_t* m, uint32_t program, const uint32_t* records, uint32_t count) {
   tpu_program_t* p = &m->out->programs[program];
-  *p = (tpu_program_t){.record_count = count,
-                       .records = records,
-                       .inputs = m->out->inputs + m->input_count,
-                       .outputs = m->out->outputs + m->output_count};
+  *p = m->common;
+  p->record_count = count;
+  p->records = records;
+  p->inputs = m->out->inputs + m->input_count;
+  p->outputs = m->out->outputs + m->output_count;
   uint32_t inputs_before = m->input_count, outputs_before = m->output_count;
   for (uint32_t i = 0; i < count; ++i) {
     tpu_record_t r;
@@ -88,38 +90,36 @@ static tpu_status_t allocate_arrays(const tpu_window_t* w, const uint32_t* order
   return tpu_calloc(w->value_count, sizeof(uint32_t), (void**)&out->outputs);
 }
 
-static tpu_status_t make_programs(const tpu_window_t* w, const uint8_t* live,
-                                  const uint8_t* external_dead, const uint32_t* cuts,
-                                  uint32_t cut_count, uint32_t count, tpu_partition_t* out) {
-  size_t values = w->value_count, externals = w->external_count;
-  maker_t m = {.window = w, .live = live, .external_dead = external_dead, .out = out};
+static tpu_status_t make_programs(maker_t* m, const uint32_t* cuts, uint32_t cut_count,
+                                  uint32_t count) {
+  size_t values = m->window->value_count, externals = m->window->external_count;
   void* memory = NULL;
   tpu_layout_t layout;
   tpu_layout_init(&layout);
-  TPU_LAYOUT_ADD(&layout, m.value_program, values);
-  TPU_LAYOUT_ADD(&layout, m.value_last, values);
-  TPU_LAYOUT_ADD(&layout, m.value_seen, values);
-  TPU_LAYOUT_ADD(&layout, m.external_last, externals);
-  TPU_LAYOUT_ADD(&layout, m.external_seen, externals);
+  TPU_LAYOUT_ADD(&layout, m->value_program, values);
+  TPU_LAYOUT_ADD(&layout, m->value_last, values);
+  TPU_LAYOUT_ADD(&layout, m->value_seen, values);
+  TPU_LAYOUT_ADD(&layout, m->external_last, externals);
+  TPU_LAYOUT_ADD(&layout, m->external_seen, externals);
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
-  memset(m.value_program, 0xff, values * sizeof(uint32_t));
-  memset(m.value_last, 0xff, values * sizeof(uint32_t));
+  memset(m->value_program, 0xff, values * sizeof(uint32_t));
+  memset(m->value_last, 0xff, values * sizeof(uint32_t));
   for (uint32_t p = 0; p < cut_count; ++p) {
     uint32_t end = p + 1 < cut_count ? cuts[p + 1] : count;
-    note_uses(&m, p, out->records + cuts[p], end - cuts[p]);
+    note_uses(m, p, m->out->records + cuts[p], end - cuts[p]);
   }
   for (uint32_t p = 0; p < cut_count; ++p) {
     uint32_t end = p + 1 < cut_count ? cuts[p + 1] : count;
-    make_program(&m, p, out->records + cuts[p], end - cuts[p]);
+    make_program(m, p, m->out->records + cuts[p], end - cuts[p]);
   }
-  out->program_count = cut_count;
+  m->out->program_count = cut_count;
   tpu_free(memory);
   return NULL;
 }
 
 tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
-                           const uint8_t* external_dead, const tpu_partition_options_t* options,
-                           tpu_partition_t* out) {
+                           const uint8_t* external_dead, const uint8_t* slot_dynamic,
+                           const tpu_partition_options_t* options, tpu_partition_t* out) {
   *out = (tpu_partition_t){0};
   if (window->record_count == 0) return NULL;
   uint32_t count = 0, cut_count = 0;
@@ -134,9 +134,15 @@ tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
     status = tpui_partition_cuts(window, out->records, count, options, cuts, &cut_count);
   }
   if (status == NULL) status = allocate_arrays(window, out->records, count, cut_count, out);
-  if (status == NULL) {
-    status = make_programs(window, live, external_dead, cuts, cut_count, count, out);
-  }
+  maker_t m = {.window = window,
+               .live = live,
+               .external_dead = external_dead,
+               .common = {.window = window,
+                          .slot_dynamic = slot_dynamic,
+                          .platform = options->platform,
+                          .host_calls = options->host_calls},
+               .out = out};
+  if (status == NULL) status = make_programs(&m, cuts, cut_count, count);
   tpu_free(cuts);
   if (status != NULL) tpu_partition_free(out);
   return status;

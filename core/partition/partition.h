@@ -18,23 +18,26 @@
 #include "partition/program.h"
 
 typedef struct tpu_partition_options_t {
-  uint32_t max_records;  // most records in one program
-  uint32_t min_records;  // repeats shorter than this are chunked together
-  bool single;           // one program per record (to find the one that fails)
+  uint32_t max_records;            // most records in one program
+  uint32_t min_records;            // repeats shorter than this are chunked together
+  bool single;                     // one program per record (to find the one that fails)
+  const tpu_platform_t* platform;  // that programs are written for
+  bool host_calls;                 // they may call the C kernels of host/
 } tpu_partition_options_t;
 
 typedef struct tpu_partition_t {
   uint32_t program_count;
-  tpu_program_t* programs;  // owned, with the arrays below; window and slot_dynamic are not set
+  tpu_program_t* programs;  // owned, with the arrays below
   uint32_t* records;
   tpu_program_input_t* inputs;
   uint32_t* outputs;
 } tpu_partition_t;
 
 /* `live[v]`: value v is needed after the window. `external_dead[e]`: nobody else holds external e,
- * so its last user may take its content. */
+ * so its last user may take its content. Programs borrow `window` and
+ * `slot_dynamic` [window->slot_count], which may still be changed before they are lowered. */
 TPU_MUST_USE tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
-                                        const uint8_t* external_dead,
+                                        const uint8_t* external_dead, const uint8_t* slot_dynamic,
                                         const tpu_partition_options_t* options,
                                         tpu_partition_t* out_partition);
 void tpu_partition_free(tpu_partition_t* partition);

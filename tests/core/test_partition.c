@@ -66,7 +66,7 @@ static tpu_status_t partition(fixture_t* f, uint32_t max, bool single, tpu_parti
     dead[i] = f->recorder.externals[i]->refs == 1;
   }
   tpu_partition_options_t options = {.max_records = max, .min_records = max / 4, .single = single};
-  tpu_status_t status = tpu_partition(&window, live, dead, &options, out);
+  tpu_status_t status = tpu_partition(&window, live, dead, NULL, &options, out);
   free(live);
   free(dead);
   return status;

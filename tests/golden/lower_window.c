@@ -29,17 +29,12 @@ golden_platform_t golden_platform(int index) {
                              .program_ops = (uint32_t)facts->program_ops};
 }
 
-static tpu_status_t lower_for(const golden_platform_t* platform, tpu_program_t* program,
-                              tpu_lowered_t* out_lowered) {
-  program->platform = platform->facts;
-  program->host_calls = platform->host_calls;
-  return tpu_lower_program(program, out_lowered);
-}
-
 /* As the engine does (engine/engine.c). */
 static tpu_partition_options_t options_for(const golden_platform_t* platform) {
   return (tpu_partition_options_t){.max_records = platform->program_ops,
-                                   .min_records = platform->program_ops / 4};
+                                   .min_records = platform->program_ops / 4,
+                                   .platform = platform->facts,
+                                   .host_calls = platform->host_calls};
 }
 
 /* --- programs --- */
@@ -160,16 +155,13 @@ static tpu_status_t append_program(tpu_strbuf_t* text, const tpu_partition_t* pa
   return NULL;
 }
 
-static tpu_status_t lower_programs(const golden_window_t* window, const golden_platform_t* platform,
-                                   tpu_partition_t* partition, const uint8_t* dynamic,
-                                   golden_form_t form, tpu_strbuf_t* text) {
+static tpu_status_t lower_programs(const tpu_partition_t* partition, golden_form_t form,
+                                   tpu_strbuf_t* text) {
   tpu_lowered_t* lowered = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(partition->program_count + 1, sizeof(*lowered), (void**)&lowered));
   tpu_status_t status = NULL;
   for (uint32_t p = 0; p < partition->program_count && status == NULL; ++p) {
-    partition->programs[p].window = &window->window;
-    partition->programs[p].slot_dynamic = dynamic;
-    tpu_status_t error = lower_for(platform, &partition->programs[p], &lowered[p]);
+    tpu_status_t error = tpu_lower_program(&partition->programs[p], &lowered[p]);
     status = append_program(text, partition, p, lowered, error, form);
     tpu_status_free(error);
   }
@@ -186,9 +178,9 @@ tpu_status_t golden_lower(const golden_window_t* window, const golden_platform_t
   uint8_t* dynamic = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(w->slot_count + 1, 1, (void**)&dynamic));
   if (w->slot_count > 0) memcpy(dynamic, window->slot_dynamic, w->slot_count);
-  tpu_status_t status = tpu_partition(w, window->live, window->dead, &options, &partition);
+  tpu_status_t status = tpu_partition(w, window->live, window->dead, dynamic, &options, &partition);
   if (status == NULL) status = tpu_partition_share(w, &partition, dynamic);
-  if (status == NULL) status = lower_programs(window, platform, &partition, dynamic, form, text);
+  if (status == NULL) status = lower_programs(&partition, form, text);
   tpu_partition_free(&partition);
   tpu_free(dynamic);
   return status;

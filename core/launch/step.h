@@ -1,0 +1,37 @@
+/* Steps: the programs of a planned window, ready to run. */
+#ifndef TPU_LAUNCH_STEP_H_
+#define TPU_LAUNCH_STEP_H_
+
+#include "lower/lower.h"
+
+typedef struct tpu_step_t {
+  tpu_executable_t* executable;  // one reference; NULL when it could not be compiled
+  tpu_status_t error;            // why not; owned
+  tpu_op_t op;                   // first op, for error texts
+  uint32_t record_count;
+  uint32_t input_count;
+  uint32_t* inputs;    // references
+  uint8_t* donatable;  // [input_count + 2] the program may take the content; packed numbers: 0
+  uint32_t output_count;
+  uint32_t* outputs;  // window value numbers
+  int64_t* output_bytes;
+  tpu_packed_t packed;  // its last arguments; owned
+  uint32_t release_count;
+  uint32_t* releases;  // window values that no later step reads and nobody else holds
+  void* memory;        // of the arrays above
+} tpu_step_t;
+
+/* The step of a program. Takes `executable`, `error` (one of them is NULL) and what is in `packed`,
+ * also when it fails. It releases nothing yet: see tpu_steps_plan_releases. */
+TPU_MUST_USE tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_packed_t* packed,
+                                        tpu_executable_t* executable, tpu_status_t error,
+                                        tpu_step_t* out_step);
+/* Frees what the step owns; zeroes are fine. */
+void tpu_step_free(tpu_step_t* step);
+
+/* Lets each of a window's steps, in order, give back the values that nobody needs after it.
+ * `live[v]` [value_count]: value v is needed after the window. */
+TPU_MUST_USE tpu_status_t tpu_steps_plan_releases(tpu_step_t* steps, uint32_t count,
+                                                  const uint8_t* live, uint32_t value_count);
+
+#endif  // TPU_LAUNCH_STEP_H_
