@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <sstream>
 
@@ -14,11 +15,6 @@
 namespace tpu_shim {
 
 namespace {
-
-std::vector<std::string>& unregistered() {
-  static auto* names = new std::vector<std::string>();
-  return *names;
-}
 
 c10::OperatorName operator_name(const std::string& text) {
   const size_t dot = text.find('.');
@@ -48,34 +44,37 @@ class BoxedKernel final : public c10::OperatorKernel {
   std::atomic<Overload*> plan_{nullptr};
 };
 
-// Overloads whose rows are not MANUAL, and that a file of the shim registers all the same.
-bool has_own_kernel(const std::string& name) {
-  for (const char* own : {"index.Tensor", "_index_put_impl_", "nonzero", "masked_select",
-                          "convolution_backward_overrideable"}) {
-    if (name == own) return true;
-  }
-  return has_hot_kernel(name);
+std::vector<std::string> names_of(tpu_op_t row) {
+  std::istringstream text(tpu_op_info(row)->aten);
+  return {std::istream_iterator<std::string>(text), {}};
+}
+
+bool has_flag(tpu_op_t row, uint32_t flag) { return (tpu_op_info(row)->flags & flag) != 0; }
+
+// Its autograd is that of the operations it is made of, which a kernel would hide.
+bool is_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::Autograd);
 }
 
 // Registered once per overload, except what other files of the shim register themselves.
 void register_row(torch::Library& m, tpu_op_t row) {
-  const tpu_op_info_t* info = tpu_op_info(row);
-  if ((info->flags & (TPU_OP_MANUAL | TPU_OP_INTERNAL)) != 0) return;
-  std::istringstream names(info->aten);
-  for (std::string name; names >> name;) {
-    if (has_own_kernel(name)) continue;
+  if (has_flag(row, TPU_OP_MANUAL | TPU_OP_INTERNAL)) return;
+  for (const std::string& name : names_of(row)) {
     const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
-    if (!op.has_value()) {
-      unregistered().push_back(name + ": no such ATen overload");
-    } else if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
-               !op->hasKernelForDispatchKey(c10::DispatchKey::Autograd)) {
-      unregistered().push_back(name +
-                               ": composite with autograd of its parts; a kernel would lose it");
-    } else {
-      m.impl(name.c_str(),
-             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(row)));
-    }
+    if (has_hot_kernel(name) || !op.has_value() || is_composite(*op)) continue;
+    m.impl(name.c_str(),
+           torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(row)));
   }
+}
+
+// Why the device does not serve this overload of a row, or "".
+std::string obstacle_of(tpu_op_t row, const std::string& name) {
+  const auto op = c10::Dispatcher::singleton().findSchema(operator_name(name));
+  if (!op.has_value()) return "no such ATen overload";
+  if (is_composite(*op)) return "composite: a kernel would hide the autograd of its parts";
+  if (!op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) return "no kernel";
+  return has_flag(row, TPU_OP_MANUAL) ? "" : Overload(row, *op).obstacle();
 }
 
 }  // namespace
@@ -86,7 +85,16 @@ Overload* overload(tpu_op_t row, const char* name) {
 
 void run_boxed(Overload* o, torch::jit::Stack* stack) { o->run(stack); }
 
-const std::vector<std::string>& unregistered_ops() { return unregistered(); }
+std::vector<std::string> unregistered_ops() {
+  std::vector<std::string> found;
+  for (tpu_op_t row = 1; row < tpu_op_count(); ++row) {
+    for (const std::string& name : names_of(row)) {
+      const std::string obstacle = obstacle_of(row, name);
+      if (!obstacle.empty()) found.push_back(name + ": " + obstacle);
+    }
+  }
+  return found;
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (tpu_op_t row = 1; row < tpu_op_count(); ++row) register_row(m, row);

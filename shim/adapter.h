@@ -33,8 +33,8 @@ at::Tensor run_unboxed(Overload* o, Args&&... args) {
   return std::move(stack.front()).toTensor();
 }
 
-// Names in the table that the adapter could not register, each with the reason. For tests.
-const std::vector<std::string>& unregistered_ops();
+// Overloads that the table names and the device does not serve, each with the reason. For tests.
+std::vector<std::string> unregistered_ops();
 
 // Writes `result` to an out= argument as PyTorch does: checks that the dtype can be cast, resizes
 // if the shape differs (with PyTorch's warning), keeps the caller's strides.

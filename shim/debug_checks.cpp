@@ -32,17 +32,7 @@ void check_values(const at::Tensor& host, int64_t dim, int64_t size, int64_t low
   }
 }
 
-// Position of a tensor argument by name, or -1.
-int find_argument(const c10::FunctionSchema& schema, const char* name) {
-  const auto& args = schema.arguments();
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (args[i].name() == name) return static_cast<int>(i);
-  }
-  return -1;
-}
-
-}  // namespace
-
+// All of `index` lies in [0, size), or in [-size, size) with `negative`.
 void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negative) {
   if (index.numel() == 0) return;
   const at::Tensor host = to_host(index).contiguous();
@@ -56,41 +46,57 @@ void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negati
   }
 }
 
+// `target` of a loss: a class of each element of `scores`, or `skip`.
+void check_classes(const at::Tensor& target, const at::Tensor& scores, int64_t skip) {
+  const int64_t dim = scores.dim() == 1 ? 0 : 1;
+  const at::Tensor host = to_host(target);
+  const int64_t* values =
+      host.scalar_type() == at::kLong ? host.const_data_ptr<int64_t>() : nullptr;
+  for (int64_t i = 0; values != nullptr && i < host.numel(); ++i) {
+    TORCH_CHECK_INDEX(values[i] == skip || (values[i] >= 0 && values[i] < scores.size(dim)),
+                      "Target ", values[i], " is out of bounds.");
+  }
+}
+
+// `index` along `dim`, or without one into all elements (take, put).
+void check_along(const at::Tensor& index, const at::Tensor& self, const c10::IValue* dim) {
+  if (dim == nullptr) return check_index(index, 0, self.numel(), true);
+  if (self.dim() == 0) return check_index(index, 0, 1, false);
+  const int64_t along = at::maybe_wrap_dim(dim->toInt(), self.dim());
+  check_index(index, along, self.size(along), false);
+}
+
+// One index for each of the first dimensions, or none.
+void check_each(const c10::IValue& indices, const at::Tensor& self) {
+  const auto list = indices.toListRef();
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t dim = static_cast<int64_t>(i);
+    if (list[i].isTensor() && list[i].toTensor().defined())
+      check_index(list[i].toTensor(), dim, self.size(dim), /*negative=*/true);
+  }
+}
+
+}  // namespace
+
 void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue* args) {
-  const int self = find_argument(schema, "self");
-  const int dim_at = find_argument(schema, "dim");
-  const int index = find_argument(schema, "index");
-  if (index >= 0 && self >= 0 && dim_at >= 0 && args[index].isTensor() && args[dim_at].isInt()) {
-    const at::Tensor& tensor = args[self].toTensor();
-    if (tensor.dim() == 0) return check_index(args[index].toTensor(), 0, 1, false);
-    const int64_t dim = at::maybe_wrap_dim(args[dim_at].toInt(), tensor.dim());
-    return check_index(args[index].toTensor(), dim, tensor.size(dim), false);
-  }
-  if (index >= 0 && self >= 0 && dim_at < 0 && args[index].isTensor()) {  // take, put
-    return check_index(args[index].toTensor(), 0, args[self].toTensor().numel(), true);
-  }
-  const int indices = find_argument(schema, "indices");
-  const int rows = find_argument(schema, "num_weights");
-  if (indices >= 0 && rows >= 0 && args[indices].isTensor()) {
-    return check_index(args[indices].toTensor(), 0, args[rows].toInt(), false);
-  }
-  const int weight = find_argument(schema, "weight");
-  if (indices >= 0 && weight >= 0 && args[indices].isTensor()) {
-    return check_index(args[indices].toTensor(), 0, args[weight].toTensor().size(0), false);
-  }
-  const int target = find_argument(schema, "target");
-  const int ignore = find_argument(schema, "ignore_index");
-  if (target >= 0 && ignore >= 0 && self >= 0 && args[target].isTensor()) {
-    const at::Tensor& scores = args[self].toTensor();
-    const int64_t dim = scores.dim() == 1 ? 0 : 1;
-    const at::Tensor host = to_host(args[target].toTensor());
-    const int64_t skip = args[ignore].toInt();
-    const int64_t* values =
-        host.scalar_type() == at::kLong ? host.const_data_ptr<int64_t>() : nullptr;
-    for (int64_t i = 0; values != nullptr && i < host.numel(); ++i) {
-      TORCH_CHECK_INDEX(values[i] == skip || (values[i] >= 0 && values[i] < scores.size(dim)),
-                        "Target ", values[i], " is out of bounds.");
-    }
+  const auto find = [&](const char* name) -> const c10::IValue* {
+    const auto at = schema.argumentIndexWithName(name);
+    return at.has_value() ? &args[*at] : nullptr;
+  };
+  const c10::IValue* self = find("self");
+  if (const c10::IValue* index = find("index")) {
+    check_along(index->toTensor(), self->toTensor(), find("dim"));
+  } else if (const c10::IValue* target = find("target")) {
+    check_classes(target->toTensor(), self->toTensor(), find("ignore_index")->toInt());
+  } else if (const c10::IValue* rows = find("num_weights")) {
+    check_index(find("indices")->toTensor(), 0, rows->toInt(), false);
+  } else if (const c10::IValue* weight = find("weight")) {
+    check_index(find("indices")->toTensor(), 0, weight->toTensor().size(0), false);
+  } else {
+    const c10::IValue* indices = find("indices");
+    TORCH_CHECK(indices != nullptr, "internal: ", schema.name(),
+                " has the flag CHECK_INDEX and no argument with indices");
+    check_each(*indices, self->toTensor());
   }
 }
 

@@ -13,11 +13,9 @@ namespace tpu_shim {
 
 inline bool debug_mode() { return tpu_engine_mode(engine()) == TPU_MODE_DEBUG; }
 
-// IndexError "index X is out of bounds for dimension D with size N" unless all of `index` lies in
-// [0, size) (or [-size, size) with `negative`). Reads the index tensor.
-void check_index(const at::Tensor& index, int64_t dim, int64_t size, bool negative);
-
 // Checks an op with flag CHECK_INDEX by its argument names (index, indices, target and dim).
+// IndexError "index X is out of bounds for dimension D with size N" at the first that is. Reads the
+// index tensors.
 void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue* args);
 
 // True when ops that run on the host are to be searched for NaN and infinity

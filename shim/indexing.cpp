@@ -8,7 +8,6 @@
 #include <torch/library.h>
 
 #include "adapter.h"
-#include "debug_checks.h"
 #include "hot.h"
 #include "storage.h"
 
@@ -69,18 +68,11 @@ OptionalTensors device_indices(const at::Tensor& self, const OptionalTensors& gi
   return result;
 }
 
-void check_in_debug(const at::Tensor& self, const OptionalTensors& indices) {
-  if (C10_LIKELY(!debug_mode())) return;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::optional<at::Tensor> index = indices.get(i);
-    const int64_t dim = static_cast<int64_t>(i);
-    if (index.has_value() && index->defined())
-      check_index(*index, dim, self.size(dim), /*negative=*/true);
-  }
-}
-
 struct NameIndex {
   static constexpr const char* text = "index.Tensor";
+};
+struct NameIndexOut {
+  static constexpr const char* text = "index.Tensor_out";
 };
 struct NameIndexPut {
   static constexpr const char* text = "_index_put_impl_";
@@ -88,8 +80,12 @@ struct NameIndexPut {
 
 at::Tensor index_by(const at::Tensor& self, const OptionalTensors& given) {
   const OptionalTensors indices = device_indices(self, given);
-  check_in_debug(self, indices);
   return run_unboxed(HotInfo<NameIndex>::plan(), self, indices);
+}
+
+at::Tensor& index_out(const at::Tensor& self, const OptionalTensors& given, at::Tensor& out) {
+  run_unboxed(HotInfo<NameIndexOut>::plan(), self, device_indices(self, given), out);
+  return out;
 }
 
 // x[mask] = number is a select, which needs no look at the mask.
@@ -116,7 +112,6 @@ at::Tensor& index_put(at::Tensor& self, const OptionalTensors& given, const at::
               " for the source.");
   if (put_by_mask(self, given, values, accumulate)) return self;
   const OptionalTensors indices = device_indices(self, given);
-  check_in_debug(self, indices);
   const at::Tensor source = is_cpu_scalar(values) ? values.to(self.device()) : values;
   run_unboxed(HotInfo<NameIndexPut>::plan(), self, indices, source, accumulate, unsafe);
   return self;
@@ -137,9 +132,9 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nonzero", TORCH_FN(nonzero_on_host));
   m.impl("masked_select", TORCH_FN(masked_select));
-  if (find_row(NameIndex::text) != TPU_OP_INVALID) m.impl("index.Tensor", TORCH_FN(index_by));
-  if (find_row(NameIndexPut::text) != TPU_OP_INVALID)
-    m.impl("_index_put_impl_", TORCH_FN(index_put));
+  m.impl(NameIndex::text, TORCH_FN(index_by));
+  m.impl(NameIndexOut::text, TORCH_FN(index_out));
+  m.impl(NameIndexPut::text, TORCH_FN(index_put));
 }
 
 }  // namespace tpu_shim

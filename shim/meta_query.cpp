@@ -87,13 +87,24 @@ c10::IValue convert(const c10::IValue& value, Convert tensor, c10::DeviceType de
 
 constexpr int64_t kMaxTwinBytes = int64_t{256} << 20;
 
-// Zeros on the CPU with this tpu tensor's metadata.
-at::Tensor to_cpu_zeros(const at::Tensor& tensor) {
-  if (!tensor.defined() || !is_tpu(tensor)) return tensor;
-  return at::Tensor(
-             at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type()))
-      .zero_();
+// `twin`, a tensor on the CPU, filled, and a number in promotions if `tensor` is one.
+at::Tensor fill_twin(const at::Tensor& tensor, const at::Tensor& twin, double value) {
+  twin.fill_(value);
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    twin.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return twin;
 }
+
+at::Tensor fill_like(const at::Tensor& tensor, double value) {
+  if (!tensor.defined()) return tensor;
+  const at::TensorBase twin =
+      at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), tensor.scalar_type());
+  return fill_twin(tensor, at::Tensor(twin), value);
+}
+
+// Tensors on the CPU with the metadata of this one, which may be on the CPU itself.
+at::Tensor to_cpu_zeros(const at::Tensor& tensor) { return fill_like(tensor, 0); }
+at::Tensor to_cpu_ones(const at::Tensor& tensor) { return fill_like(tensor, 1); }
 
 // Defined tensors among the arguments and in their lists.
 std::vector<at::Tensor> tensors_of(const c10::IValue* args, size_t count) {
@@ -150,39 +161,27 @@ namespace {
 constexpr int64_t kMaxProbeBytes = int64_t{1} << 20;
 constexpr int64_t kProbeSize = 4;
 
-// The same with dimensions of at most kProbeSize: sizes that were equal still are.
-at::Tensor to_few_cpu_zeros(const at::Tensor& tensor) {
-  if (!tensor.defined() || !is_tpu(tensor)) return tensor;
+// Ones with dimensions of at most kProbeSize: sizes that were equal still are.
+at::Tensor to_few_cpu_ones(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
   std::vector<int64_t> sizes = tensor.sizes().vec();
   for (int64_t& size : sizes) size = std::min(size, kProbeSize);
-  return at::Tensor(at::detail::empty_cpu(sizes, tensor.scalar_type())).zero_();
+  return fill_twin(tensor, at::Tensor(at::detail::empty_cpu(sizes, tensor.scalar_type())), 1);
 }
 
 bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
 
-bool is_about_dtypes(const std::string& text) {
-  // "Could not run": the CPU has no kernel of this name at all.
-  if (text.find("Could not run") != std::string::npos) return false;
-  for (const char* word : {"implement", "support", "must not be", "oolean", "bool", "omplex",
-                           "floating", "integral", "dtype"}) {
-    if (text.find(word) != std::string::npos) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-void refuse_dtypes_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
-                             bool elementwise) {
+void refuse_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
+                      bool elementwise) {
   const std::vector<at::Tensor> tensors = tensors_of(args, count);
   if (std::all_of(tensors.begin(), tensors.end(), is_floating)) return;
   const bool small = bytes_of(tensors) <= kMaxProbeBytes;
-  if (!small && !elementwise) return;
-  try {
-    call_on_cpu(op, args, count, small ? &to_cpu_zeros : &to_few_cpu_zeros);
-  } catch (const c10::Error& error) {
-    // Zeros may be wrong as values, and stand-ins as sizes: those errors say nothing.
-    if (is_about_dtypes(error.what_without_backtrace())) throw;
+  if (elementwise) {
+    call_on_cpu(op, args, count, small ? &to_cpu_ones : &to_few_cpu_ones);
+  } else if (small) {
+    call_on_cpu(op, args, count, &to_cpu_zeros);
   }
 }
 

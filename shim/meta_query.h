@@ -23,11 +23,12 @@ c10::IValue to_meta(const c10::IValue& value);
 void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count);
 
 // Meta kernels accept dtypes that no kernel has: complex remainder, subtraction of bool. Where a
-// tensor is neither of a floating dtype nor absent, the call is made on zeros on the CPU too, and
-// what that says of dtypes is thrown. `elementwise`: large tensors may stand in with fewer
-// elements.
-void refuse_dtypes_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
-                             bool elementwise);
+// tensor is neither of a floating dtype nor absent, the call is made on the CPU too, and its error
+// thrown. Stand-ins hold values that no operation refuses: ones in elementwise operations, which
+// may divide, and zeros in others, which may take them as indices. Tensors above 1 MiB are stood in
+// for by fewer elements in elementwise operations; others are not asked about then.
+void refuse_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
+                      bool elementwise);
 
 // Calls `op` on what is on the stack (already converted) below autograd, autocast, modes and
 // torch-function; leaves the results. Errors are PyTorch's own.

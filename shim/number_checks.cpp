@@ -3,137 +3,99 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/native/TypeProperties.h>
 
-#include <string_view>
+#include <cstdlib>
+#include <string>
 
 namespace tpu_shim {
 
 namespace {
 
-void check_normal(const c10::IValue* args) {
-  const double std = args[2].toDouble();
-  TORCH_CHECK(std >= 0.0, "normal expects std >= 0.0, but found std ", std);
+int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
+  return schema.argumentIndexWithName(name).value_or(-1);
 }
 
-void check_log_normal(const c10::IValue* args) {
-  const double std = args[2].toDouble();
-  TORCH_CHECK(std > 0.0, "log_normal_ expects std > 0.0, but found std=", std);
+bool is_number(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  const c10::TypeKind kind = type->kind();
+  return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ||
+         kind == c10::TypeKind::IntType || kind == c10::TypeKind::SymIntType;
 }
 
-void check_uniform(const c10::IValue* args) {
-  const double from = args[1].toDouble(), to = args[2].toDouble();
-  TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from,
-              " > to=", to);
+bool is_integer(const c10::IValue& value) {
+  return value.isTensor()
+             ? c10::isIntegralType(value.toTensor().scalar_type(), /*includeBool=*/true)
+             : value.toScalar().isIntegral(/*includeBool=*/true);
 }
 
-void check_bernoulli(const c10::IValue* args) {
-  const double p = args[1].toDouble();
-  TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
+template <class T>
+bool holds(tpu_relation_t relation, T a, T b) {
+  switch (relation) {
+    case TPU_RELATION_BELOW: return a < b;
+    case TPU_RELATION_AT_MOST: return a <= b;
+    case TPU_RELATION_ABOVE: return a > b;
+    case TPU_RELATION_AT_LEAST: return a >= b;
+  }
+  return false;
 }
 
-void check_exponential(const c10::IValue* args) {
-  const double lambda = args[1].toDouble();
-  TORCH_CHECK(lambda > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", lambda);
+bool holds(tpu_relation_t relation, const at::Scalar& a, const at::Scalar& b) {
+  if (a.isIntegral(/*includeBool=*/true) && b.isIntegral(/*includeBool=*/true))
+    return holds(relation, a.toLong(), b.toLong());
+  return holds(relation, a.toDouble(), b.toDouble());
 }
 
-void check_cauchy(const c10::IValue* args) {
-  const double sigma = args[2].toDouble();
-  TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+std::string number_text(const at::Scalar& value) {
+  return value.isIntegral(/*includeBool=*/true) ? c10::str(value.toLong())
+                                                : c10::str(value.toDouble());
 }
 
-void check_geometric(const c10::IValue* args) {
-  const double p = args[1].toDouble();
-  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+// The rule's text with the values of the arguments that it names.
+std::string fill_text(const std::string& text, const c10::FunctionSchema& schema,
+                      const c10::IValue* args) {
+  std::string filled;
+  size_t at = 0;
+  for (size_t open; (open = text.find('{', at)) != std::string::npos;) {
+    const size_t close = text.find('}', open);
+    const int argument = argument_index(schema, text.substr(open + 1, close - open - 1));
+    filled += text.substr(at, open - at) + number_text(args[argument].toScalar());
+    at = close + 1;
+  }
+  return filled + text.substr(at);
 }
 
-// "value cannot be converted to type uint8_t without overflow", as for the conversion in a kernel.
+}  // namespace
+
+NumberRules::NumberRules(tpu_op_t row, const c10::FunctionSchema& schema) {
+  for (int i = 0; const tpu_number_rule_t* rule = tpu_op_number_rule(row, i); ++i) {
+    const int argument = argument_index(schema, rule->argument);
+    if (argument < 0 || !is_number(schema.arguments()[argument])) continue;
+    const int bound_argument = argument_index(schema, rule->bound);
+    const int64_t bound = bound_argument < 0 ? std::atoll(rule->bound) : 0;
+    rules_.push_back({rule, static_cast<size_t>(argument), bound_argument, bound});
+  }
+}
+
+void NumberRules::check(const c10::FunctionSchema& schema, const c10::IValue* args) const {
+  for (const Rule& rule : rules_) {
+    const c10::IValue& number = args[rule.argument];
+    const c10::IValue bound =
+        rule.bound_argument < 0 ? c10::IValue(rule.bound) : args[rule.bound_argument];
+    if (number.isNone() || bound.isNone()) continue;
+    if (rule.of->integers_only && !(is_integer(args[0]) && is_integer(number))) continue;
+    TORCH_CHECK(holds(rule.of->relation, number.toScalar(), bound.toScalar()),
+                fill_text(rule.of->text, schema, args));
+  }
+}
+
 void check_fits(const c10::IValue& number, c10::ScalarType type) {
-  if (number.isNone() || number.isTensor()) return;
+  if (number.isNone() || number.isTensor() || c10::isFloat8Type(type)) return;
   const at::Scalar value = number.toScalar();
   if (value.isComplex() && !c10::isComplexType(type)) return;  // another error, and the op's own
   AT_DISPATCH_V2(type, "scalar", AT_WRAP([&] { (void)value.to<scalar_t>(); }), at::kHalf,
                  at::kBFloat16, at::kBool, AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
                  AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
-}
-
-// The number at this position becomes an element of the first argument.
-template <size_t position>
-void check_element(const c10::IValue* args) {
-  const at::ScalarType type = args[0].toTensor().scalar_type();
-  if (!c10::isFloat8Type(type)) check_fits(args[position], type);
-}
-
-// clamp and its halves: bounds are converted to the result's dtype.
-template <size_t first, size_t last>
-void check_bounds(const c10::IValue* args) {
-  at::native::ResultTypeState state = at::native::update_result_type_state(args[0].toTensor(), {});
-  for (size_t i = first; i <= last; ++i) {
-    if (args[i].isScalar()) {
-      state = at::native::update_result_type_state(args[i].toScalar(), state);
-    }
-  }
-  const at::ScalarType type = at::native::result_type(state);
-  for (size_t i = first; i <= last; ++i) check_fits(args[i], type);
-}
-
-void check_power(const c10::IValue* args) {
-  const at::Tensor& base = args[0].toTensor();
-  const at::Scalar exponent = args[1].toScalar();
-  TORCH_CHECK(!c10::isIntegralType(base.scalar_type(), /*includeBool=*/true) ||
-                  !exponent.isIntegral(/*includeBool=*/true) || exponent.toLong() >= 0,
-              "Integers to negative integer powers are not allowed.");
-}
-
-template <size_t from, size_t to>
-void check_range(const c10::IValue* args) {
-  const int64_t low = from > 0 ? args[from].toInt() : 0;
-  if (args[to].isNone()) return;
-  const int64_t high = args[to].toInt();
-  TORCH_CHECK(low < high, "random_ expects 'from' to be less than 'to', but got from=", low,
-              " >= to=", high);
-}
-
-struct Row {
-  std::string_view name, overload;
-  NumberCheck check;
-};
-constexpr Row kRows[] = {
-    {"aten::normal_", "", check_normal},
-    {"aten::log_normal_", "", check_log_normal},
-    {"aten::uniform_", "", check_uniform},
-    {"aten::bernoulli_", "float", check_bernoulli},
-    {"aten::exponential_", "", check_exponential},
-    {"aten::cauchy_", "", check_cauchy},
-    {"aten::geometric_", "", check_geometric},
-    {"aten::random_", "from", check_range<1, 2>},
-    {"aten::random_", "to", check_range<0, 1>},
-    {"aten::fill_", "Scalar", check_element<1>},
-    {"aten::fill", "Scalar", check_element<1>},
-    {"aten::masked_fill_", "Scalar", check_element<2>},
-    {"aten::masked_fill", "Scalar", check_element<2>},
-    {"aten::index_fill_", "int_Scalar", check_element<3>},
-    {"aten::scatter", "value_out", check_element<3>},
-    {"aten::constant_pad_nd", "", check_element<2>},
-    {"aten::clamp", "out", check_bounds<1, 2>},
-    {"aten::clamp", "", check_bounds<1, 2>},
-    {"aten::clamp_", "", check_bounds<1, 2>},
-    {"aten::clamp_min", "out", check_bounds<1, 1>},
-    {"aten::clamp_min", "", check_bounds<1, 1>},
-    {"aten::clamp_max", "out", check_bounds<1, 1>},
-    {"aten::clamp_max", "", check_bounds<1, 1>},
-    {"aten::pow", "Tensor_Scalar", check_power},
-    {"aten::pow", "Tensor_Scalar_out", check_power},
-    {"aten::pow_", "Scalar", check_power},
-};
-
-}  // namespace
-
-NumberCheck number_check(const c10::OperatorName& name) {
-  for (const Row& row : kRows) {
-    if (name.name == row.name && name.overload_name == row.overload) return row.check;
-  }
-  return nullptr;
 }
 
 }  // namespace tpu_shim

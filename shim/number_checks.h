@@ -1,17 +1,37 @@
-// Checks of the numbers that operations get, with PyTorch's texts.
+// Checks of the numbers that operations get: the rules of core/ops/op_rules.def. Numbers are no
+// part of a signature, so PyTorch's own checks see only a signature's first call.
 #ifndef TPU_SHIM_NUMBER_CHECKS_H_
 #define TPU_SHIM_NUMBER_CHECKS_H_
 
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+
+#include <vector>
+
+#include "tpu_core.h"
 
 namespace tpu_shim {
 
-using NumberCheck = void (*)(const c10::IValue* args);
+// The rules for one overload of a row.
+class NumberRules {
+ public:
+  NumberRules(tpu_op_t row, const c10::FunctionSchema& schema);
+  // RuntimeError with the rule's text for a number that breaks one.
+  void check(const c10::FunctionSchema& schema, const c10::IValue* args) const;
 
-// The check for an operation, or nullptr. Numbers are no part of a signature, so PyTorch's own
-// checks see only a signature's first call.
-NumberCheck number_check(const c10::OperatorName& name);
+ private:
+  struct Rule {
+    const tpu_number_rule_t* of;
+    size_t argument;
+    int bound_argument;  // -1: the bound is the number below
+    int64_t bound;
+  };
+  std::vector<Rule> rules_;
+};
+
+// RuntimeError "value cannot be converted to type uint8_t without overflow" for a number that this
+// dtype cannot hold, as for the conversion in a kernel. None and tensors pass.
+void check_fits(const c10::IValue& number, c10::ScalarType type);
 
 }  // namespace tpu_shim
 

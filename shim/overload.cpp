@@ -9,13 +9,6 @@ namespace tpu_shim {
 
 namespace {
 
-// Numbers that scale a result rather than take part in it do not promote: add(bool, bool, alpha=1)
-// is bool.
-bool promotes(const c10::Argument& arg) {
-  return arg.name() != "alpha" && arg.name() != "beta" && arg.name() != "value" &&
-         arg.name() != "weight";
-}
-
 // All overloads of an ATen name, from one walk over the dispatcher.
 const std::vector<c10::OperatorName>& overloads_of(const std::string& base) {
   static auto* map = [] {
@@ -30,33 +23,29 @@ const std::vector<c10::OperatorName>& overloads_of(const std::string& base) {
   return it == map->end() ? none : it->second;
 }
 
-// Kernels behind these names have no meta kernel; the operations in front of them do.
-c10::OperatorHandle question_for(const c10::OperatorHandle& op) {
-  const c10::OperatorName& name = op.operator_name();
-  if (name.name == "aten::convolution_overrideable") {
-    return c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
-  }
-  if (name.name == "aten::_logcumsumexp") {
-    return c10::Dispatcher::singleton().findSchemaOrThrow("aten::logcumsumexp",
-                                                          name.overload_name.c_str());
-  }
-  return op;
+// What answers for the results of this overload.
+c10::OperatorHandle question_for(tpu_op_t row, const c10::OperatorHandle& op) {
+  const char* other = tpu_op_question(row);
+  if (other == nullptr) return op;
+  return c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + other).c_str(),
+                                                        op.operator_name().overload_name.c_str());
 }
 
 }  // namespace
 
 Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
     : op_(op),
-      question_(question_for(op)),
+      question_(question_for(row, op)),
       row_(row),
       flags_(tpu_op_info(row)->flags),
-      check_numbers_(number_check(op.operator_name())) {
+      number_rules_(row, op.schema()) {
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
     const ArgumentKind kind = argument_kind(arg);
     kinds_.push_back(kind);
-    promotes_.push_back(promotes(arg));
+    if (kind <= ArgumentKind::kFloat) last_operand_ = kinds_.size() - 1;
+    if (kind == ArgumentKind::kScalar) fits_ = has(TPU_OP_FIT);
     if (kind == ArgumentKind::kOut) ++out_count_;
     if (kind == ArgumentKind::kUnsupported)
       obstacle_ = "argument '" + arg.name() + "' has an unsupported type";
@@ -86,7 +75,7 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
 void Overload::find_functional() {
   const auto& mine = op_.schema().arguments();
   const size_t count = mine.size() - out_count_;
-  for (const c10::OperatorName& name : overloads_of(op_.operator_name().name)) {
+  for (const c10::OperatorName& name : overloads_of(question_.operator_name().name)) {
     auto other = c10::Dispatcher::singleton().findSchema(name);
     if (!other.has_value()) continue;
     const auto& theirs = other->schema().arguments();
@@ -99,9 +88,21 @@ void Overload::find_functional() {
   }
 }
 
+// PyTorch's own checks of numbers see only the first call of a signature.
+void Overload::check_numbers(const c10::IValue* args) const {
+  number_rules_.check(op_.schema(), args);
+  if (!fits_) return;
+  const c10::ScalarType type =
+      has(TPU_OP_PROMOTE) ? promoted_type(args) : args[0].toTensor().scalar_type();
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (kinds_[i] == ArgumentKind::kScalar) check_fits(args[i], type);
+  }
+}
+
 void Overload::run(torch::jit::Stack* stack) {
-  if (check_numbers_ != nullptr) check_numbers_(arguments(*stack));
-  if (C10_UNLIKELY(debug_mode())) check_index_arguments(op_.schema(), arguments(*stack));
+  check_numbers(arguments(*stack));
+  if (C10_UNLIKELY(debug_mode()) && has(TPU_OP_CHECK_INDEX))
+    check_index_arguments(op_.schema(), arguments(*stack));
   switch (variant_) {
     case TPU_CALL_FUNCTIONAL:
       if (has(TPU_OP_OVERWRITE) && kinds_[0] == ArgumentKind::kTensor) {

@@ -32,7 +32,9 @@ class Overload {
   int64_t random_numel(const c10::IValue* args) const;
   void append_random(Call* call, const c10::IValue* args,
                      const std::optional<at::Generator>& generator) const;
+  c10::ScalarType promoted_type(const c10::IValue* args) const;
   tpu_dtype_t compute_dtype(const c10::IValue* args) const;
+  void check_numbers(const c10::IValue* args) const;
   bool ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const;
   void run_functional(torch::jit::Stack* stack);
   void run_in_place(torch::jit::Stack* stack);
@@ -52,11 +54,12 @@ class Overload {
   uint32_t flags_;
   tpu_call_variant_t variant_ = TPU_CALL_FUNCTIONAL;
   std::vector<ArgumentKind> kinds_;
-  std::vector<bool> promotes_;
+  size_t last_operand_ = 0;  // its argument
   size_t out_count_ = 0;
   size_t return_count_ = 0;
   std::optional<c10::OperatorHandle> functional_;  // of an out= overload
-  NumberCheck check_numbers_;
+  NumberRules number_rules_;
+  bool fits_ = false;  // there are numbers that must fit a dtype
   std::string obstacle_;
 };
 

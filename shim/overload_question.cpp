@@ -7,12 +7,11 @@
 
 namespace tpu_shim {
 
-// PyTorch's result_type over the operands, and with INT_TO_FLOAT the default dtype for integers.
-tpu_dtype_t Overload::compute_dtype(const c10::IValue* args) const {
-  if (!has(TPU_OP_PROMOTE)) return TPU_DTYPE_INVALID;
+// PyTorch's result_type over the operands.
+c10::ScalarType Overload::promoted_type(const c10::IValue* args) const {
   at::native::ResultTypeState state;
   for (size_t i = 0; i < kinds_.size(); ++i) {
-    if (args[i].isNone() || !promotes_[i]) continue;
+    if (args[i].isNone() || (has(TPU_OP_LAST_APART) && i == last_operand_)) continue;
     if (kinds_[i] == ArgumentKind::kTensor) {
       if (args[i].toTensor().defined())
         state = at::native::update_result_type_state(args[i].toTensor(), state);
@@ -24,7 +23,13 @@ tpu_dtype_t Overload::compute_dtype(const c10::IValue* args) const {
       }
     }
   }
-  c10::ScalarType type = at::native::result_type(state);
+  return at::native::result_type(state);
+}
+
+// With INT_TO_FLOAT the default dtype for integers.
+tpu_dtype_t Overload::compute_dtype(const c10::IValue* args) const {
+  if (!has(TPU_OP_PROMOTE)) return TPU_DTYPE_INVALID;
+  c10::ScalarType type = promoted_type(args);
   if (has(TPU_OP_INT_TO_FLOAT) && c10::isIntegralType(type, /*includeBool=*/true)) {
     type = c10::get_default_dtype_as_scalartype();
   }
@@ -52,8 +57,10 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
     throw;
   }
   if (!has(TPU_OP_RANDOM)) {
-    refuse_dtypes_as_on_cpu(question_, args, kinds_.size(),
-                            tpu_op_info(row_)->family == TPU_FAMILY_POINTWISE);
+    // Rows with indices are no elementwise ones, whatever their family.
+    const bool elementwise =
+        tpu_op_info(row_)->family == TPU_FAMILY_POINTWISE && !has(TPU_OP_CHECK_INDEX);
+    refuse_as_on_cpu(question_, args, kinds_.size(), elementwise);
   }
   for (size_t k = 0; set_metas && k < return_count_; ++k) {
     const at::Tensor& result = stack[k].toTensor();
@@ -68,7 +75,7 @@ void Overload::check_out(const c10::IValue* args) const {
   torch::jit::Stack stack;
   for (size_t i = 0; i < kinds_.size(); ++i) stack.push_back(to_meta(args[i]));
   try {
-    call_below_modes(op_, &stack);
+    call_below_modes(question_, &stack);
   } catch (const c10::NotImplementedError&) {
     return;  // no meta kernel for the out= form: converted, as TensorIterator does
   } catch (...) {

@@ -101,4 +101,4 @@ def op_table() -> list[tuple[str, str, str, str, str]]:
   are separated by spaces; family and flags are as the table writes them."""
 
 def unregistered_ops() -> list[str]:
-  """Overloads that the op table lists and that have no kernel, each with the reason."""
+  """Overloads that the op table lists and the device does not serve, each with the reason."""

@@ -31,6 +31,7 @@
 #include "host/host.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "ops/rules.h"
 #include "types/dtype.h"
 #include "types/meta.h"
 

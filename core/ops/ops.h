@@ -33,9 +33,14 @@ typedef enum tpu_op_flag_bits_t {
   TPU_OP_INT_TO_FLOAT = 1u << 1,  // with PROMOTE: integral compute dtypes become the default float
   TPU_OP_RANDOM = 1u << 2,        // the shim appends two int scalar operands: seed, offset
   TPU_OP_OVERWRITE = 1u << 3,    // in-place forms do not read self: it is no input (fill_, normal_)
-  TPU_OP_MANUAL = 1u << 4,       // the shim has its own kernel for it: no boxed registration
+  TPU_OP_MANUAL = 1u << 4,       // the shim has kernels of its own for all overloads
   TPU_OP_INTERNAL = 1u << 5,     // recorded by the engine itself, no ATen name
-  TPU_OP_CHECK_INDEX = 1u << 6,  // Debug mode checks index operands against sizes (see shim)
+  TPU_OP_CHECK_INDEX = 1u << 6,  // reads or writes by indices; Debug mode compares them with sizes
+  TPU_OP_LAST_APART = 1u << 7,   // with PROMOTE: the last operand takes no part (alpha, weight)
+  TPU_OP_FIT = 1u << 8,  // numbers must fit the compute dtype, without PROMOTE the first tensor's
+  TPU_OP_COUNTED = 1u << 9,  // with RANDOM: attribute 0 says how many are drawn, for each row (last
+                             // dimension) of a tensor; else as many as the result has elements
+  TPU_OP_PARTS = 1u << 10,   // with RANDOM: complex numbers are drawn part by part, which share std
 } tpu_op_flag_bits_t;
 
 typedef struct tpu_op_info_t {
@@ -43,10 +48,10 @@ typedef struct tpu_op_info_t {
   const char* aten;  // ATen overloads that this row serves, separated by spaces
   tpu_op_family_t family;
   uint32_t flags;
-  const char*
-      family_text;         // both as the table writes them: "TPU_OP_PROMOTE | TPU_OP_INT_TO_FLOAT",
-  const char* flags_text;  // "0" for no flag
-  const char* opinfo;      // names in PyTorch's op_db that test this row, separated by spaces
+  // Both as they stand in the table: "TPU_OP_PROMOTE | TPU_OP_INT_TO_FLOAT", "0" for no flag.
+  const char* family_text;
+  const char* flags_text;
+  const char* opinfo;  // names in PyTorch's op_db that test this row, separated by spaces
 } tpu_op_info_t;
 
 /* Lives forever. Ids outside the table read as the INVALID row. */
