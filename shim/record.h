@@ -15,8 +15,8 @@ namespace tpu_shim {
 // Metadata of a result that is not there (an output mask said no). Rank and sizes no tensor has.
 tpu_meta_id_t absent_meta();
 
-// Metadata of empty_like(tensor): its dtype and sizes, and its strides, or where those leave gaps or
-// overlap, dense ones in the same order of dimensions.
+// Metadata of empty_like(tensor): its dtype and sizes, and its strides, or where those leave gaps
+// or overlap, dense ones in the same order of dimensions.
 tpu_meta_id_t result_meta_of(const at::Tensor& tensor);
 tpu_meta_id_t contiguous_meta(c10::IntArrayRef sizes, c10::ScalarType dtype);
 tpu_meta_id_t strided_meta(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
