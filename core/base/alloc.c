@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc_hooks.h"
+
 static _Atomic int64_t allocations;
 static _Atomic int64_t frees;
 static _Atomic int64_t fail_countdown;

@@ -28,15 +28,6 @@ void tpu_free(void* pointer);
  * failure through a status; everybody else uses tpu_calloc. */
 void* tpui_alloc(size_t bytes);
 
-/* Test hook: the n-th allocation from now fails once (1 = the next); 0 switches it off. */
-void tpu_alloc_fail_at(int64_t n);
-/* True while the failure of tpu_alloc_fail_at is still to come: fewer allocations were made. */
-bool tpu_alloc_fail_pending(void);
-/* Allocations made minus frees since the process began. For leak checks in tests. */
-int64_t tpu_alloc_live_count(void);
-/* Allocations made since the process began. */
-int64_t tpu_alloc_total_count(void);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -69,10 +69,6 @@ static inline bool tpu_view_factor_is_sliced(const tpu_view_plan_t* plan, int k)
 /* True when a slice has holes between the indices that it takes. */
 bool tpu_view_plan_has_steps(const tpu_view_plan_t* plan);
 
-/* True when a plan made for one offset has the same structure as one for another offset (equal in
- * all but `starts`), so that the starts may be program arguments. */
-bool tpu_view_plan_same_structure(const tpu_view_plan_t* a, const tpu_view_plan_t* b);
-
 /* Starts that make `plan` read the same view at another offset; `out_starts` holds factor_count
  * entries. False when the plan's factors cannot express that offset (a row of 3 at offset 1 of rows
  * of 3 crosses a row's end): such an offset needs a plan, and a program, of its own. Must be asked

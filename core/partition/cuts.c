@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/layout.h"
-#include "partition/partition.h"
+#include "partition/stages.h"
 
 #define GRAM 4             // records that must agree before a repeat is considered
 #define MAX_CANDIDATES 12  // periods tried per position
@@ -22,7 +22,7 @@ typedef struct cutter_t {
   uint32_t cut_count;
 } cutter_t;
 
-uint64_t tpu_partition_signature(const tpu_window_t* window, uint32_t record) {
+uint64_t tpui_partition_signature(const tpu_window_t* window, uint32_t record) {
   tpu_record_t r;
   tpu_window_record(window, record, &r);
   const uint32_t* words = window->words + window->record_words[record];
@@ -266,7 +266,7 @@ tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* ord
   TPU_LAYOUT_ADD(&layout, c.last_use, v);
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   memset(c.last_use, 0xff, v * sizeof(*c.last_use));
-  for (uint32_t i = 0; i < count; ++i) c.signatures[i] = tpu_partition_signature(window, order[i]);
+  for (uint32_t i = 0; i < count; ++i) c.signatures[i] = tpui_partition_signature(window, order[i]);
   tpu_status_t status = link_grams(&c);
   if (status == NULL) {
     cut_all(&c);

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/layout.h"
-#include "partition/partition.h"
+#include "partition/stages.h"
 
 /* Shorter runs are left alone: they are cheap in any order. */
 #define MIN_RUN 24

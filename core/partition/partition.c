@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/layout.h"
+#include "partition/stages.h"
 
 typedef struct maker_t {
   const tpu_window_t* window;

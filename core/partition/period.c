@@ -1,6 +1,6 @@
 /* Does a window repeat itself from some point on? That is a loop that never asks for a result. */
 #include "base/alloc.h"
-#include "partition/partition.h"
+#include "partition/stages.h"
 
 /* A tail shorter than this agrees with something by accident. */
 #define MIN_TAIL 64
@@ -20,7 +20,7 @@ tpu_status_t tpu_partition_period(const tpu_window_t* window, uint32_t* out_peri
   uint32_t count = window->record_count;
   uint64_t* signatures = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(count, sizeof(uint64_t), (void**)&signatures));
-  for (uint32_t i = 0; i < count; ++i) signatures[i] = tpu_partition_signature(window, i);
+  for (uint32_t i = 0; i < count; ++i) signatures[i] = tpui_partition_signature(window, i);
   for (uint32_t p = 1; p <= count / 3 && *out_period == 0; ++p) {
     // The first loop turns may differ (optimizer state is made), so half the window is enough.
     uint32_t length = tail_length(signatures, count, p);

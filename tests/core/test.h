@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/alloc.h"
+#include "base/alloc_hooks.h"
 #include "base/status.h"
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "lower/packed.h"
 #include "test.h"
+#include "view_support.h"
 
 static tpu_meta_id_t meta(int rank, const int64_t* sizes, const int64_t* strides) {
   tpu_meta_id_t id = 0;
@@ -54,7 +55,7 @@ TPU_TEST(packed_views_fit_offsets_of_their_structure) {
     // The oracle: a plan of its own has the same structure.
     tpu_view_plan_t own;
     TPU_EXPECT_OK(tpu_view_plan(tpu_meta_get(base), tpu_meta_get(view), offset, &own));
-    if (tpu_view_plan_same_structure(plan, &own)) TPU_EXPECT(fit);
+    if (same_structure(plan, &own)) TPU_EXPECT(fit);
     fits += fit;
     int64_t numbers[8];
     TPU_EXPECT_EQ(tpu_packed_fill_ints(&packed, slots, numbers), fit);

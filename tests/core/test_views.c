@@ -6,6 +6,7 @@
 
 #include "ops/views.h"
 #include "test.h"
+#include "view_support.h"
 
 enum { MAX_ELEMENTS = 8192 };
 
@@ -474,16 +475,16 @@ TPU_TEST(views_same_structure_for_other_offsets) {
   tpu_view_plan_t first = plan_of(base, (view_t){1, {8}, {1}, 0});
   for (int64_t row = 1; row < 6; ++row) {
     tpu_view_plan_t other = plan_of(base, (view_t){1, {8}, {1}, 8 * row});
-    TPU_EXPECT(tpu_view_plan_same_structure(&first, &other));
+    TPU_EXPECT(same_structure(&first, &other));
     TPU_EXPECT_EQ(other.starts[0], row);
   }
   first = plan_of(base, (view_t){2, {6, 3}, {8, 1}, 0});
   for (int64_t column = 1; column < 6; ++column) {
     tpu_view_plan_t other = plan_of(base, (view_t){2, {6, 3}, {8, 1}, column});
-    TPU_EXPECT(tpu_view_plan_same_structure(&first, &other));
+    TPU_EXPECT(same_structure(&first, &other));
   }
   tpu_view_plan_t rows = plan_of(base, (view_t){2, {3, 8}, {8, 1}, 8});
-  TPU_EXPECT(!tpu_view_plan_same_structure(&first, &rows));
+  TPU_EXPECT(!same_structure(&first, &rows));
 }
 
 // A plan moved to another offset reads the right elements or says that it cannot; an offset whose
@@ -505,7 +506,7 @@ TPU_TEST(views_starts_for_other_offsets) {
       tpu_test_fail(__FILE__, __LINE__, "wrong starts for base (%s), view (%s)", print_view(&base),
                     print_view(&view));
     }
-    TPU_EXPECT(fits || !tpu_view_plan_same_structure(&plan, &own));
+    TPU_EXPECT(fits || !same_structure(&plan, &own));
     moved += fits;
     refused += !fits;
   }
