@@ -7,7 +7,6 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/clone_native.h>
 #include <ATen/ops/conj_physical.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/item.h>
 #include <ATen/ops/neg.h>
@@ -62,11 +61,11 @@ void device_to_host(const at::Tensor& source, const at::Tensor& destination) {
   const bool direct =
       destination.is_contiguous() && destination.scalar_type() == source.scalar_type() &&
       source.is_conj() == destination.is_conj() && source.is_neg() == destination.is_neg();
-  at::Tensor host =
-      direct ? destination
-             : at::empty(source.sizes(), at::TensorOptions(source.scalar_type()).device(at::kCPU));
-  read_tensor(source, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
-  if (direct) return;
+  if (direct) {
+    return read_tensor(source, destination.mutable_data_ptr(),
+                       static_cast<int64_t>(destination.nbytes()));
+  }
+  const at::Tensor host = read_tensor(source);
   host._set_conj(source.is_conj());
   host._set_neg(source.is_neg());
   destination.copy_(host);
@@ -145,18 +144,11 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(),
               " elements cannot be converted to Scalar");
-  alignas(16) unsigned char bytes[16] = {};
-  read_tensor(self, bytes, static_cast<int64_t>(self.itemsize()));
-  at::Tensor number = at::empty({}, at::TensorOptions(self.scalar_type()).device(at::kCPU));
-  std::memcpy(number.mutable_data_ptr(), bytes, self.itemsize());
-  return number.item();
+  return read_tensor(self).item();
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
-  TORCH_CHECK(self.device() == other.device(),
-              "Expected all tensors to be on the same device, but found "
-              "at least two devices, ",
-              self.device(), " and ", other.device(), "!");
+  if (self.device() != other.device()) throw_device_mismatch(other.device(), self.device());
   TORCH_CHECK(self.scalar_type() == other.scalar_type(), "Expected object of data type ",
               self.dtype(), " but got data type ", other.dtype(), " for argument 'other'");
   if (self.sizes() != other.sizes()) return false;

@@ -3,7 +3,6 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/TensorBase.h>
 #include <ATen/ops/all.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/item.h>
 
@@ -14,12 +13,7 @@ namespace tpu_shim {
 namespace {
 
 at::Tensor to_host(const at::Tensor& tensor) {
-  if (!is_tpu(tensor)) return tensor;
-  at::Tensor host =
-      at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
-  if (host.numel() > 0)
-    read_tensor(tensor, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
-  return host;
+  return is_tpu(tensor) ? read_tensor(tensor) : tensor;
 }
 
 template <class T>

@@ -2,7 +2,6 @@
 // on the host, so the mask is read there; the work on the values stays on the device.
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
 #include <torch/library.h>
@@ -18,10 +17,7 @@ namespace {
 using OptionalTensors = c10::List<std::optional<at::Tensor>>;
 
 at::Tensor nonzero_on_host(const at::Tensor& self) {
-  at::Tensor host = at::empty(self.sizes(), at::TensorOptions(self.scalar_type()).device(at::kCPU));
-  if (host.numel() > 0)
-    read_tensor(self, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
-  return at::nonzero(host).to(self.device());
+  return at::nonzero(read_tensor(self)).to(self.device());
 }
 
 bool is_mask(const at::Tensor& index) {

@@ -108,10 +108,7 @@ class Call {
   }
   // Written to an existing tensor.
   Call& written(const at::Tensor& destination) {
-    TORCH_CHECK(is_tpu(destination),
-                "Expected all tensors to be on the same device, but found at "
-                "least two devices, ",
-                c10::Device(kTpu, 0), " and ", destination.device(), "!");
+    if (C10_UNLIKELY(!is_tpu(destination))) throw_device_mismatch(destination.device());
     const Located at = locate(destination);
     tpu_result_t r{at.storage, 0, 0};
     r.meta = view_of(destination, at, &r.offset);

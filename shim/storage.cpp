@@ -217,10 +217,10 @@ bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out) {
   return true;
 }
 
-void throw_device_mismatch(c10::Device other) {
+void throw_device_mismatch(c10::Device other, c10::Device first) {
   TORCH_CHECK(false,
               "Expected all tensors to be on the same device, but found at least two devices, ",
-              c10::Device(kTpu, 0), " and ", other, "!");
+              first, " and ", other, "!");
   throw std::runtime_error("device mismatch");
 }
 
@@ -246,6 +246,13 @@ void read_tensor(const at::Tensor& tensor, void* dst, int64_t nbytes) {
   tpu_operand_t operand;
   tensor_operand(tensor, &operand);
   TPU_THROW_IF_ERROR(tpu_engine_read(engine(), &operand, dst, nbytes));
+}
+
+at::Tensor read_tensor(const at::Tensor& tensor) {
+  at::Tensor host = at::detail::empty_cpu(tensor.sizes(), tensor.scalar_type());
+  if (host.numel() > 0)
+    read_tensor(tensor, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
+  return host;
 }
 
 }  // namespace tpu_shim

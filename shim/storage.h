@@ -114,13 +114,15 @@ bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out);
 inline bool is_cpu_scalar(const at::Tensor& tensor) {
   return tensor.device().type() == c10::DeviceType::CPU && tensor.dim() == 0;
 }
-[[noreturn]] void throw_device_mismatch(c10::Device other);
+[[noreturn]] void throw_device_mismatch(c10::Device other, c10::Device first = {kTpu, 0});
 
 // Grows or shrinks the bytes behind a StorageImpl; its address may change.
 void resize_storage(c10::StorageImpl* impl, int64_t nbytes);
 
 // Reads a tpu tensor to dense row-major host memory of its dtype.
 void read_tensor(const at::Tensor& tensor, void* dst, int64_t nbytes);
+// The same to a new CPU tensor. Conjugate and negative bits are not looked at.
+at::Tensor read_tensor(const at::Tensor& tensor);
 
 }  // namespace tpu_shim
 
