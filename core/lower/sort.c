@@ -70,14 +70,23 @@ static tpui_hlo_t order_packed(tpui_builder_t* b, tpui_hlo_t key, int dim) {
   return tpui_binary(b, "and", sorted, tpui_constant_int(b, TPU_I64, 0xffffffffll));
 }
 
-static tpui_hlo_t order_pairs(tpui_builder_t* b, tpui_hlo_t key, int dim, tpu_dtype_t place) {
-  const tpui_hlo_t operands[] = {key, tpui_iota(b, place, key.rank, key.sizes, dim)};
-  const tpu_dtype_t dtypes[] = {key.dtype, place};
-  const tpui_type_t types[] = {{key.dtype, key.rank, key.sizes}, {place, key.rank, key.sizes}};
-  tpui_hlo_t results[2];
-  tpui_raw_multi(b, "stablehlo.sort", 2, operands,
+/* Sorts keys with their positions and, unless `x` is NULL, with what belongs to them. Positions are
+ * of dtype `place`. */
+static tpui_hlo_t order_pairs(tpui_builder_t* b, tpui_hlo_t key, int dim, tpu_dtype_t place,
+                              const tpui_hlo_t* x, tpui_hlo_t* out_sorted) {
+  int count = x == NULL ? 2 : 3;
+  tpui_hlo_t operands[3] = {key, tpui_iota(b, place, key.rank, key.sizes, dim)}, results[3];
+  if (x != NULL) operands[2] = *x;
+  tpu_dtype_t dtypes[3];
+  tpui_type_t types[3];
+  for (int i = 0; i < count; ++i) {
+    dtypes[i] = operands[i].dtype;
+    types[i] = (tpui_type_t){dtypes[i], key.rank, key.sizes};
+  }
+  tpui_raw_multi(b, "stablehlo.sort", count, operands,
                  tpui_text(b, "<{dimension = %d : i64, is_stable = true}>", dim),
-                 less_than(b, 2, dtypes), 2, types, results);
+                 less_than(b, count, dtypes), count, types, results);
+  if (x != NULL) *out_sorted = results[2];
   return tpui_convert(b, results[1], TPU_I64);
 }
 
@@ -113,19 +122,39 @@ static void kernel_pick(tpui_builder_t* b, const char* kernel, int operand_count
 
 /* --- orders --- */
 
+static tpui_hlo_t directed_key(tpui_builder_t* b, tpui_hlo_t x, bool descending) {
+  tpui_hlo_t key = sortable_key(b, x);
+  return descending ? tpui_unary(b, "not", key) : key;
+}
+
+static tpu_dtype_t place_dtype(const tpui_builder_t* b, tpui_hlo_t x, int dim) {
+  return x.sizes[dim] <= INT32_MAX && !tpui_target(b)->slow_pair_sort ? TPU_I32 : TPU_I64;
+}
+
 tpui_hlo_t tpui_sort_order(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descending) {
   if (!tpui_ok(b) || x.sizes[dim] <= 1) return tpui_full_like(b, x, TPU_I64, 0);
   if (has_kernel(b, x)) return kernel_argsort(b, x, dim, descending);
-  tpui_hlo_t key = sortable_key(b, x);
-  if (descending) key = tpui_unary(b, "not", key);
-  bool slow_pairs = tpui_target(b)->slow_pair_sort, narrow = x.sizes[dim] <= INT32_MAX;
-  if (slow_pairs && narrow && key.dtype == TPU_I32) return order_packed(b, key, dim);
-  return order_pairs(b, key, dim, narrow && !slow_pairs ? TPU_I32 : TPU_I64);
+  tpui_hlo_t key = directed_key(b, x, descending);
+  bool packs = key.dtype == TPU_I32 && x.sizes[dim] <= INT32_MAX;
+  if (packs && tpui_target(b)->slow_pair_sort) return order_packed(b, key, dim);
+  return order_pairs(b, key, dim, place_dtype(b, x, dim), NULL, NULL);
 }
 
 /* x in that order; the order is known to be valid. */
 static tpui_hlo_t apply_order(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t order) {
   return tpui_take_along(b, x, dim, order);
+}
+
+/* x sorted, and its order. Where pairs sort well, x goes through the sort with them. */
+static void sort_values(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descending,
+                        tpui_hlo_t* out_sorted, tpui_hlo_t* out_order) {
+  if (tpui_ok(b) && x.sizes[dim] > 1 && !tpui_target(b)->slow_pair_sort) {
+    *out_order =
+        order_pairs(b, directed_key(b, x, descending), dim, place_dtype(b, x, dim), &x, out_sorted);
+    return;
+  }
+  *out_order = tpui_sort_order(b, x, dim, descending);
+  *out_sorted = apply_order(b, x, dim, *out_order);
 }
 
 /* --- sort, topk --- */
@@ -145,8 +174,13 @@ void tpui_lower_sort(const tpui_lowering_t* op) {
     tpui_set_result_reshaped(op, 1, results[1]);
     return;
   }
-  tpui_hlo_t order = tpui_sort_order(b, x, dim, descending);
-  if (tpui_result_needed(op, 0)) tpui_set_result_reshaped(op, 0, apply_order(b, x, dim, order));
+  tpui_hlo_t sorted, order;
+  if (tpui_result_needed(op, 0)) {
+    sort_values(b, x, dim, descending, &sorted, &order);
+    tpui_set_result_reshaped(op, 0, sorted);
+  } else {
+    order = tpui_sort_order(b, x, dim, descending);
+  }
   tpui_set_result_reshaped(op, 1, order);
 }
 
