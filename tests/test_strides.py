@@ -51,7 +51,7 @@ def channels_last(tensor):
 
 
 def heads_last(tensor):
-  """As a model makes queries: [batch, length, heads, size], seen as [batch, heads, length, size]."""
+  """A model makes queries as [batch, length, heads, size] and reads them with heads first."""
   return tensor if tensor.dim() != 4 else tensor.transpose(1, 2).contiguous().transpose(1, 2)
 
 
