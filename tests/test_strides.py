@@ -23,8 +23,8 @@ SAMPLES = 8  # of each entry, from all over its list
 
 # Where the promise is another device's habit.
 EXEMPT = {
-  "native_batch_norm": "in evaluation, fake tensors give CUDA's saved statistics, which nobody reads",
-  "nn.functional.pad.replicate_negative": "a piece of a channels_last image is padded to a row-major result",
+  "native_batch_norm": "in evaluation, fake tensors save CUDA's statistics, which nobody reads",
+  "nn.functional.pad.replicate_negative": "a piece of a channels_last image gives a row-major one",
 }
 
 
