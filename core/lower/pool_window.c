@@ -162,12 +162,14 @@ tpui_hlo_t tpui_window_scatter_max(const tpui_windows_t* p, tpui_hlo_t x, tpui_h
   tpui_builder_t* b = p->b;
   frame_t f = frame_of(p, x, grad.sizes);
   const char* type = tpui_text_type(b, (tpui_type_t){x.dtype, 0, NULL});
+  const char* sum = tpui_text_combiner(b, "add", grad.dtype);
+  if (sum[0] == '(') ++sum;  // the second region of one list; empty after a failure
   const char* regions = tpui_text(
       b,
       "({\n^bb0(%%l: %s, %%r: %s):\n%%c = \"stablehlo.compare\"(%%l, %%r) <{comparison_direction = "
       "#stablehlo<comparison_direction GE>}> : (%s, %s) -> tensor<i1>\n"
       "\"stablehlo.return\"(%%c) : (tensor<i1>) -> ()\n}, %s",
-      type, type, type, type, tpui_text_combiner(b, "add", grad.dtype) + 1);
+      type, type, type, type, sum);
   const char* attributes = tpui_text(
       b, "window_dimensions = %s, window_strides = %s, %s", tpui_text_array(b, x.rank, f.size),
       tpui_text_array(b, x.rank, f.stride), padding_text(b, &f, x.rank));
