@@ -18,10 +18,6 @@ from pathlib import Path
 NAME = re.compile(r"\b(tpui?_[a-z0-9_]*[a-z0-9]|TPUI_\w+)\b")
 # A definition begins in the first column; what stands before its name is on one line.
 DEFINITION = re.compile(r"^(static\s+)?(?!static\b)[A-Za-z_][\w *]*?[ *]([a-z]\w*)\(", re.MULTILINE)
-# Pairs that are there: not to be added to.
-PAIRS = {"tpui_host_attr_t", "tpui_memo_t", "tpui_storage_create"}
-# Folders whose static functions may still have names of one word.
-ONE_WORD = {"lower"}
 COMMENT_OR_TEXT = re.compile(
   r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|/\*.*?\*/|//[^\n]*', re.DOTALL
 )
@@ -50,7 +46,7 @@ def uses(root: Path) -> dict[str, dict[str, Path]]:
   return found
 
 
-def check_functions(path: Path, folder: str) -> Iterator[str]:
+def check_functions(path: Path) -> Iterator[str]:
   code = bare(path)
   for match in DEFINITION.finditer(code):
     static, name = match.groups()
@@ -58,7 +54,7 @@ def check_functions(path: Path, folder: str) -> Iterator[str]:
     line = code.count("\n", 0, match.start()) + 1
     if static and prefixed:
       yield f"{line}: static {name}: the prefixes are for what other files use"
-    elif static and "_" not in name and folder not in ONE_WORD:
+    elif static and "_" not in name:
       yield f"{line}: static {name}: two words at least"
     elif not static and not prefixed:
       yield f"{line}: {name}: make it static or give it a prefix"
@@ -71,11 +67,11 @@ def problems(root: Path) -> Iterator[str]:
     if name.lower().startswith("tpui_") and len(inside) > 1:
       places = ", ".join(str(path) for path in inside.values())
       yield f"{name} crosses folders ({places}): it should be tpu_"
-    if name.startswith("tpui_") and name not in PAIRS and "tpu_" + name[5:] in found:
+    if name.startswith("tpui_") and "tpu_" + name[5:] in found:
       yield f"{name} and tpu_{name[5:]}: names one letter apart"
-  for path, folder in sources(root):
+  for path, _ in sources(root):
     if path.suffix == ".c" and path.relative_to(root).parts[0] == "core":
-      for text in check_functions(path, folder):
+      for text in check_functions(path):
         yield f"{path.relative_to(root)}:{text}"
 
 

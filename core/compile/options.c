@@ -19,7 +19,7 @@ static const override_t overrides[] = {
     {"xla_allow_excess_precision", "False", TPU_PLATFORM_CPU, IN_BOTH_MODES},
     /* algsimp, the algebraic simplifier, rewrites as if floats were real numbers: a 0/1 mask times
      * NaN becomes 0, x / 3 a product, (x + c) - c becomes x. Its other rewrites gain nothing on
-     * what lower/ writes (docs/decisions/009-no-algebraic-simplifier.md). Without fusion-wrapper,
+     * what lower/ writes (docs/decisions/011-no-algebraic-simplifier.md). Without fusion-wrapper,
      * single ops skip the fusion emitter: 8 ms instead of 19 for one add. That name has a hyphen;
      * with an underscore it is accepted and does nothing. */
     {"xla_disable_hlo_passes", "algsimp", TPU_PLATFORM_CPU, IN_FULL_MODE},

@@ -137,7 +137,7 @@ static tpu_status_t place_results(tpu_engine_t* e, tpu_call_t* call, const tpu_m
     } else {
       result->meta = metas[k];
       result->offset = 0;
-      status = tpui_storage_create(e, tpu_meta_bytes(tpu_meta_get(metas[k])), &result->storage);
+      status = tpui_storage_make(e, tpu_meta_bytes(tpu_meta_get(metas[k])), &result->storage);
       if (TPU_LIKELY(status == NULL)) {
         tpui_storage_set(result->storage, values[k]);
       } else {

@@ -82,7 +82,7 @@ static tpu_status_t place_results(tpu_engine_t* e, const replay_t* p, tpu_result
     tpu_result_t* result = &results[k];
     result->meta = p->made->result_views[k];
     TPU_RETURN_IF_ERROR(
-        tpui_storage_create(e, tpu_meta_bytes(tpu_meta_get(value->meta)), &result->storage));
+        tpui_storage_make(e, tpu_meta_bytes(tpu_meta_get(value->meta)), &result->storage));
     tpu_value_retain(value);
     tpui_storage_set(result->storage, value);
   }

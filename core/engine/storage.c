@@ -21,7 +21,7 @@ static tpu_status_t grow_storages(tpu_engine_t* e) {
   return NULL;
 }
 
-tpu_status_t tpui_storage_create(tpu_engine_t* e, int64_t nbytes, tpu_storage_t** out_storage) {
+tpu_status_t tpui_storage_make(tpu_engine_t* e, int64_t nbytes, tpu_storage_t** out_storage) {
   *out_storage = NULL;
   if (TPU_UNLIKELY(nbytes < 0)) {
     return tpu_status_make(TPU_INVALID_ARGUMENT,
@@ -46,7 +46,7 @@ tpu_status_t tpui_storage_create(tpu_engine_t* e, int64_t nbytes, tpu_storage_t*
 
 tpu_status_t tpu_storage_create(tpu_engine_t* engine, int64_t nbytes, tpu_storage_t** out_storage) {
   tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = tpui_storage_create(engine, nbytes, out_storage);
+  tpu_status_t status = tpui_storage_make(engine, nbytes, out_storage);
   tpu_mutex_unlock(&engine->lock);
   return status;
 }

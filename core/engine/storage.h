@@ -4,8 +4,8 @@
 
 #include "engine/state.h"
 
-TPU_MUST_USE tpu_status_t tpui_storage_create(tpu_engine_t* engine, int64_t nbytes,
-                                              tpu_storage_t** out_storage);
+TPU_MUST_USE tpu_status_t tpui_storage_make(tpu_engine_t* engine, int64_t nbytes,
+                                            tpu_storage_t** out_storage);
 /* Makes `value` (taken) the content. When `undoable`, the old content can come back (flight.c). */
 TPU_MUST_USE tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value,
                                             bool undoable);

@@ -133,7 +133,7 @@ void tpui_lower_softshrink(const tpui_lowering_t* op) {
 }
 
 /* BOOL: -l <= x <= l */
-static tpui_hlo_t within(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t l) {
+static tpui_hlo_t within_lambda(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t l) {
   return tpui_binary(b, "and", tpui_compare(b, "GE", x, tpui_unary(b, "negate", l)),
                      tpui_compare(b, "LE", x, l));
 }
@@ -141,7 +141,8 @@ static tpui_hlo_t within(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t l) {
 /* hardshrink(self, lambda) */
 void tpui_lower_hardshrink(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0), l = tpui_operand_as(op, 1, x.dtype);
-  tpui_set_pointwise(op, 0, tpui_select(op->b, within(op->b, x, l), tpui_like(op->b, x, 0.0), x));
+  tpui_set_pointwise(op, 0,
+                     tpui_select(op->b, within_lambda(op->b, x, l), tpui_like(op->b, x, 0.0), x));
 }
 
 /* softshrink_backward and hardshrink_backward(grad, self, lambda) */

@@ -11,7 +11,8 @@ static int64_t window_end(int64_t o, int64_t in, int64_t out) {
 
 /* --- linear maps --- */
 
-static tpui_hlo_t apply(tpui_builder_t* b, tpui_hlo_t matrix, tpui_hlo_t x, int dim, int contract) {
+static tpui_hlo_t apply_matrix(tpui_builder_t* b, tpui_hlo_t matrix, tpui_hlo_t x, int dim,
+                               int contract) {
   if (!tpui_ok(b)) return x;
   tpui_hlo_t y = tpui_dot_general(b, x, matrix, 0, NULL, NULL, 1, &dim, &contract, x.dtype);
   int permutation[TPU_MAX_RANK];  // the new dimension is last; it belongs at `dim`
@@ -22,11 +23,11 @@ static tpui_hlo_t apply(tpui_builder_t* b, tpui_hlo_t matrix, tpui_hlo_t x, int 
 }
 
 tpui_hlo_t tpui_apply_matrix(tpui_builder_t* b, tpui_hlo_t matrix, tpui_hlo_t x, int dim) {
-  return apply(b, matrix, x, dim, 1);
+  return apply_matrix(b, matrix, x, dim, 1);
 }
 
 tpui_hlo_t tpui_apply_transposed(tpui_builder_t* b, tpui_hlo_t matrix, tpui_hlo_t y, int dim) {
-  return apply(b, matrix, y, dim, 0);
+  return apply_matrix(b, matrix, y, dim, 0);
 }
 
 /* [out, in]: 1 / window length inside window o, 0 elsewhere. */
@@ -51,7 +52,8 @@ static tpui_hlo_t average_matrix(tpui_builder_t* b, int64_t in, int64_t out, tpu
 }
 
 /* x with dimension `dim` split into (first, second). */
-static tpui_hlo_t split(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t first, int64_t second) {
+static tpui_hlo_t split_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t first,
+                            int64_t second) {
   int64_t sizes[TPU_MAX_RANK + 1];
   if (!tpui_ok(b)) return x;
   for (int i = 0; i < dim; ++i) sizes[i] = x.sizes[i];
@@ -66,7 +68,7 @@ static tpui_hlo_t average_along(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_
   if (!tpui_ok(b)) return x;
   if (in % out != 0) return tpui_apply_matrix(b, average_matrix(b, in, out, x.dtype), x, dim);
   int inner = dim + 1;
-  tpui_hlo_t sum = tpui_reduce(b, "add", split(b, x, dim, out, in / out), 1, &inner);
+  tpui_hlo_t sum = tpui_reduce(b, "add", split_dim(b, x, dim, out, in / out), 1, &inner);
   return tpui_binary_constant(b, "divide", sum, (double)(in / out));
 }
 

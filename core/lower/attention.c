@@ -98,14 +98,10 @@ static tpui_hlo_t reduce_keys(const attention_t* a, const char* kind, tpui_hlo_t
   return tpui_reduce_keep(a->b, kind, x, 1, &dim);
 }
 
-static tpui_hlo_t multiply(const attention_t* a, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(a->b, "multiply", x, y);
-}
-
 /* Scaled scores with bias and masks, [G, R, L, S]. */
 static tpui_hlo_t make_scores(const attention_t* a) {
   tpui_builder_t* b = a->b;
-  tpui_hlo_t scores = multiply(a, rows_by_rows(a, a->q, a->k), a->scale);
+  tpui_hlo_t scores = tpui_mul(a->b, rows_by_rows(a, a->q, a->k), a->scale);
   tpui_hlo_t lowest = tpui_constant(b, a->dtype, -INFINITY);
   if (tpui_has_operand(a->op, a->bias_at)) {
     // The bias broadcasts to [B.., H, L, S], which regroups to [G, R, L, S].
@@ -222,7 +218,7 @@ static tpui_hlo_t add_keys(const attention_t* a, tpui_hlo_t sum, tpui_hlo_t part
 
 /* --- forward --- */
 
-static void attend(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out_log_sum) {
+static void attend_rows(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out_log_sum) {
   tpui_builder_t* b = a->b;
   tpui_hlo_t scores = make_scores(a), zero = tpui_constant(b, a->dtype, 0);
   tpui_hlo_t top = reduce_keys(a, "maximum", scores);
@@ -234,7 +230,7 @@ static void attend(const attention_t* a, tpui_hlo_t* out_result, tpui_hlo_t* out
   bool joined = tpui_target(b)->repeats_fused_work && a->v.dtype == a->dtype;
   if (has_dropout(a) || !joined) {
     sum = reduce_keys(a, "add", exponent);
-    tpui_hlo_t weights = has_dropout(a) ? multiply(a, exponent, dropout_factor(a)) : exponent;
+    tpui_hlo_t weights = has_dropout(a) ? tpui_mul(a->b, exponent, dropout_factor(a)) : exponent;
     result = rows_by_columns(a, tpui_convert(b, weights, a->v.dtype), a->v);
   } else {
     product_with_sum(a, exponent, &result, &sum);
@@ -265,7 +261,7 @@ void tpui_lower_sdpa_forward(const tpui_lowering_t* op) {
   int count = block_count(&a);
   for (int i = 0; i < count && tpui_ok(b); ++i) {
     attention_t part = block_of(&a, i, count);
-    attend(&part, &results[i], &log_sums[i]);
+    attend_rows(&part, &results[i], &log_sums[i]);
   }
   if (!tpui_ok(b)) return;
   set_grouped(&a, 0, join_rows(&a, count, results));
@@ -304,15 +300,16 @@ static void attend_backward(const attention_t* a, tpui_hlo_t grad, tpui_hlo_t ou
   tpui_hlo_t grad_weights = rows_by_rows(a, grad, a->v), dropped = weights;
   if (has_dropout(a)) {
     tpui_hlo_t factor = dropout_factor(a);
-    dropped = multiply(a, weights, factor);
-    grad_weights = multiply(a, grad_weights, factor);
+    dropped = tpui_mul(a->b, weights, factor);
+    grad_weights = tpui_mul(a->b, grad_weights, factor);
   }
   out_grads[2] = columns_by_columns(a, tpui_convert(b, dropped, grad.dtype), grad);
   // Softmax: dS = P * (dP - sum(dP * P)), and sum(dP * P) = sum(grad_out * out) per row.
-  tpui_hlo_t row_sum = reduce_keys(a, "add", multiply(a, tpui_convert(b, grad, a->dtype), out));
-  tpui_hlo_t grad_scores = multiply(a, weights, tpui_binary(b, "subtract", grad_weights, row_sum));
+  tpui_hlo_t row_sum = reduce_keys(a, "add", tpui_mul(a->b, tpui_convert(b, grad, a->dtype), out));
+  tpui_hlo_t grad_scores =
+      tpui_mul(a->b, weights, tpui_binary(b, "subtract", grad_weights, row_sum));
   set_bias_grad(a, grad_scores);
-  grad_scores = tpui_convert(b, multiply(a, grad_scores, a->scale), a->q.dtype);
+  grad_scores = tpui_convert(b, tpui_mul(a->b, grad_scores, a->scale), a->q.dtype);
   out_grads[0] = rows_by_columns(a, grad_scores, a->k);
   out_grads[1] = columns_by_columns(a, grad_scores, a->q);
 }

@@ -22,10 +22,6 @@ static channels_t channels_of(tpui_hlo_t x) {
   return c;
 }
 
-static tpui_hlo_t mul(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(b, "multiply", x, y);
-}
-
 /* Operand k, one number per channel, broadcastable to x. */
 static tpui_hlo_t per_channel(const tpui_lowering_t* op, int k, tpui_hlo_t x, const channels_t* c) {
   return tpui_reshape(op->b, tpui_operand_as(op, k, x.dtype), x.rank, c->sizes);
@@ -37,13 +33,13 @@ static tpui_hlo_t channel_mean(tpui_builder_t* b, tpui_hlo_t x, const channels_t
 }
 
 /* old + momentum * (new - old) */
-static tpui_hlo_t moved(const tpui_lowering_t* op, int running, tpui_hlo_t x, tpui_hlo_t fresh,
-                        const channels_t* c) {
+static tpui_hlo_t moved_statistic(const tpui_lowering_t* op, int running, tpui_hlo_t x,
+                                  tpui_hlo_t fresh, const channels_t* c) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t momentum = tpui_operand_as(op, 5, x.dtype);
   tpui_hlo_t rest = tpui_binary(b, "subtract", tpui_like(b, momentum, 1.0), momentum);
-  tpui_hlo_t old = mul(b, per_channel(op, running, x, c), rest);
-  return tpui_binary(b, "add", old, mul(b, fresh, momentum));
+  tpui_hlo_t old = tpui_mul(b, per_channel(op, running, x, c), rest);
+  return tpui_binary(b, "add", old, tpui_mul(b, fresh, momentum));
 }
 
 static void set_running(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t mean,
@@ -58,7 +54,7 @@ static void set_running(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t mean
     if (k == 1) {  // the running variance is the unbiased one
       fresh = tpui_binary_constant(op->b, "multiply", variance, c->count / (c->count - 1.0));
     }
-    tpui_set_result_reshaped(op, 3 + k, moved(op, 3 + k, x, fresh, c));
+    tpui_set_result_reshaped(op, 3 + k, moved_statistic(op, 3 + k, x, fresh, c));
   }
 }
 
@@ -86,15 +82,15 @@ void tpui_lower_batch_norm(const tpui_lowering_t* op) {
   if (train) {
     mean = channel_mean(b, x, &c);
     tpui_hlo_t gap = tpui_binary(b, "subtract", x, mean);
-    variance = channel_mean(b, mul(b, gap, gap), &c);
+    variance = channel_mean(b, tpui_mul(b, gap, gap), &c);
   } else {
     mean = per_channel(op, 3, x, &c);
     variance = per_channel(op, 4, x, &c);
   }
   tpui_hlo_t rstd =
       tpui_unary(b, "rsqrt", tpui_binary(b, "add", variance, tpui_operand_as(op, 6, x.dtype)));
-  tpui_hlo_t scale = tpui_has_operand(op, 1) ? mul(b, rstd, per_channel(op, 1, x, &c)) : rstd;
-  tpui_hlo_t y = mul(b, tpui_binary(b, "subtract", x, mean), scale);
+  tpui_hlo_t scale = tpui_has_operand(op, 1) ? tpui_mul(b, rstd, per_channel(op, 1, x, &c)) : rstd;
+  tpui_hlo_t y = tpui_mul(b, tpui_binary(b, "subtract", x, mean), scale);
   if (tpui_has_operand(op, 2)) y = tpui_binary(b, "add", y, per_channel(op, 2, x, &c));
   tpui_set_result(op, 0, y);
   set_saved(op, 1, mean);
@@ -134,14 +130,14 @@ void tpui_lower_batch_norm_backward(const tpui_lowering_t* op) {
     tpui_hlo_t variance = per_channel(op, 4, x, &c);
     rstd = tpui_unary(b, "rsqrt", tpui_binary(b, "add", variance, tpui_operand_as(op, 7, x.dtype)));
   }
-  tpui_hlo_t xhat = mul(b, tpui_binary(b, "subtract", x, mean), rstd);
-  tpui_hlo_t scale = tpui_has_operand(op, 2) ? mul(b, rstd, per_channel(op, 2, x, &c)) : rstd;
-  tpui_hlo_t dx = g, g_xhat = mul(b, g, xhat);
+  tpui_hlo_t xhat = tpui_mul(b, tpui_binary(b, "subtract", x, mean), rstd);
+  tpui_hlo_t scale = tpui_has_operand(op, 2) ? tpui_mul(b, rstd, per_channel(op, 2, x, &c)) : rstd;
+  tpui_hlo_t dx = g, g_xhat = tpui_mul(b, g, xhat);
   if (train) {
     dx = tpui_binary(b, "subtract", g, channel_mean(b, g, &c));
-    dx = tpui_binary(b, "subtract", dx, mul(b, xhat, channel_mean(b, g_xhat, &c)));
+    dx = tpui_binary(b, "subtract", dx, tpui_mul(b, xhat, channel_mean(b, g_xhat, &c)));
   }
-  set_masked(op, 0, mul(b, dx, scale));
+  set_masked(op, 0, tpui_mul(b, dx, scale));
   set_masked(op, 1, tpui_reduce(b, "add", g_xhat, c.dims.count, c.dims.dims));
   set_masked(op, 2, tpui_reduce(b, "add", g, c.dims.count, c.dims.dims));
 }

@@ -16,10 +16,10 @@ typedef struct border_t {
   int64_t low, high;  // may be negative
 } border_t;
 
-static int64_t positive(int64_t value) { return value > 0 ? value : 0; }
+static int64_t positive_part(int64_t value) { return value > 0 ? value : 0; }
 
 /* Adds zeros (positive) or crops (negative) along one dimension. */
-static tpui_hlo_t shift(const border_t* p, tpui_hlo_t x, int64_t low, int64_t high) {
+static tpui_hlo_t shift_edges(const border_t* p, tpui_hlo_t x, int64_t low, int64_t high) {
   int64_t lows[TPU_MAX_RANK] = {0}, highs[TPU_MAX_RANK] = {0};
   lows[p->dim] = low;
   highs[p->dim] = high;
@@ -28,7 +28,7 @@ static tpui_hlo_t shift(const border_t* p, tpui_hlo_t x, int64_t low, int64_t hi
 }
 
 /* `count` elements that lie beyond one end of x, in the order in which they stand there. */
-static tpui_hlo_t beyond(const border_t* p, tpui_hlo_t x, bool high, int64_t count) {
+static tpui_hlo_t beyond_end(const border_t* p, tpui_hlo_t x, bool high, int64_t count) {
   int64_t size = x.sizes[p->dim];
   if (p->reflect) {
     int64_t start = high ? size - 1 - count : 1;
@@ -44,36 +44,36 @@ static tpui_hlo_t pad_dim(const border_t* p, tpui_hlo_t x) {
   tpui_hlo_t parts[3];
   int count = 0;
   if (!tpui_ok(p->b)) return x;
-  if (p->low > 0) parts[count++] = beyond(p, x, false, p->low);
-  parts[count++] = shift(p, x, p->low < 0 ? p->low : 0, p->high < 0 ? p->high : 0);
-  if (p->high > 0) parts[count++] = beyond(p, x, true, p->high);
+  if (p->low > 0) parts[count++] = beyond_end(p, x, false, p->low);
+  parts[count++] = shift_edges(p, x, p->low < 0 ? p->low : 0, p->high < 0 ? p->high : 0);
+  if (p->high > 0) parts[count++] = beyond_end(p, x, true, p->high);
   return tpui_concatenate(p->b, count, parts, p->dim);
 }
 
-/* Gradient of what `beyond` took, back at the places it was taken from, `size` long. */
-static tpui_hlo_t back(const border_t* p, tpui_hlo_t g, bool high, int64_t count) {
+/* Gradient of what `beyond_end` took, back at the places it was taken from, `size` long. */
+static tpui_hlo_t back_inside(const border_t* p, tpui_hlo_t g, bool high, int64_t count) {
   if (p->reflect) {
     int64_t start = high ? p->size - 1 - count : 1;
     g = tpui_reverse(p->b, g, 1, &p->dim);
-    return shift(p, g, start, p->size - start - count);
+    return shift_edges(p, g, start, p->size - start - count);
   }
   g = tpui_reduce_keep(p->b, "add", g, 1, &p->dim);
-  return high ? shift(p, g, p->size - 1, 0) : shift(p, g, 0, p->size - 1);
+  return high ? shift_edges(p, g, p->size - 1, 0) : shift_edges(p, g, 0, p->size - 1);
 }
 
 static tpui_hlo_t unpad_dim(const border_t* p, tpui_hlo_t g) {
   tpui_builder_t* b = p->b;
   if (!tpui_ok(b)) return g;
-  int64_t low = positive(p->low), total = g.sizes[p->dim], high = positive(p->high);
+  int64_t low = positive_part(p->low), total = g.sizes[p->dim], high = positive_part(p->high);
   tpui_hlo_t middle = tpui_slice_dim(b, g, p->dim, low, total - high);
-  middle = shift(p, middle, positive(-p->low), positive(-p->high));
+  middle = shift_edges(p, middle, positive_part(-p->low), positive_part(-p->high));
   if (low > 0) {
     tpui_hlo_t part = tpui_slice_dim(b, g, p->dim, 0, low);
-    middle = tpui_binary(b, "add", middle, back(p, part, false, low));
+    middle = tpui_binary(b, "add", middle, back_inside(p, part, false, low));
   }
   if (high > 0) {
     tpui_hlo_t part = tpui_slice_dim(b, g, p->dim, total - high, total);
-    middle = tpui_binary(b, "add", middle, back(p, part, true, high));
+    middle = tpui_binary(b, "add", middle, back_inside(p, part, true, high));
   }
   return middle;
 }

@@ -30,7 +30,7 @@ tpui_hlo_t tpui_harmless(void) {
 
 bool tpui_ok(const tpui_builder_t* b) { return b->status == NULL; }
 
-static void latch(tpui_builder_t* b, tpu_status_t status) {
+static void latch_error(tpui_builder_t* b, tpu_status_t status) {
   if (status == NULL) return;
   if (b->status != NULL) {
     tpu_status_free(status);
@@ -46,10 +46,10 @@ void tpui_fail(tpui_builder_t* b, tpu_status_code_t code, const char* format, ..
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  latch(b, tpu_status_make(code, "%s", text));
+  latch_error(b, tpu_status_make(code, "%s", text));
 }
 
-void tpui_latch_status(tpui_builder_t* b, tpu_status_t status) { latch(b, status); }
+void tpui_latch_status(tpui_builder_t* b, tpu_status_t status) { latch_error(b, status); }
 
 /* --- memory --- */
 
@@ -61,7 +61,7 @@ void* tpui_arena(tpui_builder_t* b, size_t bytes) {
   if (block == NULL || block->capacity - block->used < bytes) {
     size_t capacity = bytes > TPU_ARENA_BLOCK_BYTES ? bytes : TPU_ARENA_BLOCK_BYTES;
     void* memory = NULL;
-    latch(b, tpu_calloc(1, sizeof(tpui_arena_block_t) + capacity, &memory));
+    latch_error(b, tpu_calloc(1, sizeof(tpui_arena_block_t) + capacity, &memory));
     if (memory == NULL) return NULL;
     block = memory;
     block->next = b->arena;
@@ -110,11 +110,11 @@ bool tpui_memo_get(tpui_builder_t* b, const uint64_t key[4], tpui_hlo_t* out_val
 }
 
 static bool memo_grow(tpui_builder_t* b) {
-  tpui_memo_t* old = b->memo;
+  tpui_known_value_t* old = b->memo;
   size_t old_capacity = b->memo_capacity;
   size_t capacity = old_capacity == 0 ? 64 : old_capacity * 2;
   void* memory = NULL;
-  latch(b, tpu_calloc(capacity, sizeof(tpui_memo_t), &memory));
+  latch_error(b, tpu_calloc(capacity, sizeof(tpui_known_value_t), &memory));
   if (memory == NULL) return false;
   b->memo = memory;
   b->memo_capacity = capacity;
@@ -158,7 +158,7 @@ void tpui_append_value(tpu_strbuf_t* out, tpui_hlo_t value) {
 
 /* Moves a finished text into the arena. */
 static const char* keep_text(tpui_builder_t* b, tpu_strbuf_t* text) {
-  latch(b, tpu_strbuf_status(text));
+  latch_error(b, tpu_strbuf_status(text));
   char* copy = tpui_arena(b, text->size + 1);
   if (copy != NULL) memcpy(copy, tpu_strbuf_text(text), text->size + 1);
   tpu_strbuf_free(text);
@@ -259,9 +259,9 @@ static void append_result_types(tpu_strbuf_t* out, int count, const tpui_type_t*
 }
 
 /* `%7 = "name"(%1, %2) <{...}> ({...}) : (types) -> types` */
-static void emit(tpui_builder_t* b, const char* name, int operand_count, const tpui_hlo_t* operands,
-                 const char* attributes, const char* region, int result_count,
-                 const tpui_type_t* results) {
+static void emit_operation(tpui_builder_t* b, const char* name, int operand_count,
+                           const tpui_hlo_t* operands, const char* attributes, const char* region,
+                           int result_count, const tpui_type_t* results) {
   tpu_strbuf_t* out = &b->body;
   for (int i = 0; i < result_count; ++i) {
     tpu_strbuf_append(out, i == 0 ? "%" : ", %");
@@ -301,7 +301,7 @@ void tpui_raw_multi(tpui_builder_t* b, const char* name, int operand_count,
         tpui_value_make(b, b->next_id + i, results[i].dtype, results[i].rank, results[i].sizes);
   }
   if (!tpui_ok(b)) return;
-  emit(b, name, operand_count, operands, attributes, region, result_count, results);
+  emit_operation(b, name, operand_count, operands, attributes, region, result_count, results);
   b->next_id += result_count;
 }
 

@@ -95,6 +95,18 @@ tpui_hlo_t tpui_squeeze(tpui_builder_t* b, tpui_hlo_t x, int dim);
 /* `name` is the StableHLO op without dialect ("negate", "exponential", "add", ...). */
 tpui_hlo_t tpui_unary(tpui_builder_t* b, const char* name, tpui_hlo_t x);
 tpui_hlo_t tpui_binary(tpui_builder_t* b, const char* name, tpui_hlo_t x, tpui_hlo_t y);
+static inline tpui_hlo_t tpui_add(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+  return tpui_binary(b, "add", x, y);
+}
+static inline tpui_hlo_t tpui_sub(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+  return tpui_binary(b, "subtract", x, y);
+}
+static inline tpui_hlo_t tpui_mul(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+  return tpui_binary(b, "multiply", x, y);
+}
+static inline tpui_hlo_t tpui_div(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+  return tpui_binary(b, "divide", x, y);
+}
 tpui_hlo_t tpui_binary_constant(tpui_builder_t* b, const char* name, tpui_hlo_t x, double y);
 /* chlo.<name>: erf, lgamma, digamma, ... */
 tpui_hlo_t tpui_chlo(tpui_builder_t* b, const char* name, tpui_hlo_t x);

@@ -104,7 +104,7 @@ static void append_number(tpu_strbuf_t* out, tpu_dtype_t dtype, double as_double
 }
 
 /* Doubles beyond int64 have no defined conversion in C. */
-static int64_t saturate(double value) {
+static int64_t saturate_int(double value) {
   if (isnan(value)) return 0;
   if (value >= 9223372036854775807.0) return INT64_MAX;
   if (value <= -9223372036854775808.0) return INT64_MIN;
@@ -132,7 +132,7 @@ static tpui_hlo_t emit_constant(tpui_builder_t* b, tpu_dtype_t dtype, double as_
 }
 
 tpui_hlo_t tpui_constant(tpui_builder_t* b, tpu_dtype_t dtype, double value) {
-  int64_t integer = dtype == TPU_BOOL ? value != 0.0 : saturate(value);
+  int64_t integer = dtype == TPU_BOOL ? value != 0.0 : saturate_int(value);
   return emit_constant(b, dtype, value, integer);
 }
 

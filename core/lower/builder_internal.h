@@ -18,10 +18,10 @@ typedef struct tpui_arena_block_t {
 } tpui_arena_block_t;
 
 /* One remembered result: a decoded operand or a constant. */
-typedef struct tpui_memo_t {
+typedef struct tpui_known_value_t {
   uint64_t key[4];
   tpui_hlo_t value;
-} tpui_memo_t;
+} tpui_known_value_t;
 
 struct tpui_builder_t {
   const tpu_program_t* program;
@@ -37,7 +37,7 @@ struct tpui_builder_t {
   uint8_t* value_needed;  // [window->value_count] read by a later record, or an output
 
   // Open addressing over constants and decoded operands; capacity is a power of two.
-  tpui_memo_t* memo;
+  tpui_known_value_t* memo;
   size_t memo_count, memo_capacity;
 
   // Dynamic slots: place in packed->doubles (float scalars) or packed->slots (the rest), or -1.

@@ -9,7 +9,7 @@ static bool equal_sizes(int rank, const int64_t* a, const int64_t* b) {
 
 /* Of sizes that may be anything; -1 when it is not the element count of a tensor. A size of 0 makes
  * it 0, however large the others are. */
-static int64_t product(int rank, const int64_t* sizes) {
+static int64_t size_product(int rank, const int64_t* sizes) {
   int64_t result = 1;
   bool empty = false, overflow = false;
   for (int i = 0; i < rank; ++i) {
@@ -94,7 +94,7 @@ tpui_hlo_t tpui_bitcast(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
 tpui_hlo_t tpui_reshape(tpui_builder_t* b, tpui_hlo_t x, int rank, const int64_t* sizes) {
   if (!tpui_ok(b)) return tpui_harmless();
   if (x.rank == rank && equal_sizes(rank, x.sizes, sizes)) return x;
-  if (product(rank, sizes) != product(x.rank, x.sizes)) {
+  if (size_product(rank, sizes) != size_product(x.rank, x.sizes)) {
     tpui_fail(b, TPU_INTERNAL, "reshape of [%s] to [%s]", tpui_text_ints(b, x.rank, x.sizes),
               tpui_text_ints(b, rank, sizes));
     return tpui_harmless();
@@ -332,16 +332,16 @@ static tpui_hlo_t raw_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, con
   return tpui_raw(b, "stablehlo.pad", 2, operands, attributes, "", x.dtype, x.rank, sizes);
 }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Takes `low` and `high` off the ends where they are negative, as far as there is something, and
  * sets them to what is left of them. Dimensions with `keep` are left alone. */
-static tpui_hlo_t crop(tpui_builder_t* b, tpui_hlo_t x, const int64_t* keep, int64_t* low,
-                       int64_t* high) {
+static tpui_hlo_t crop_negative(tpui_builder_t* b, tpui_hlo_t x, const int64_t* keep, int64_t* low,
+                                int64_t* high) {
   int64_t starts[TPUI_MAX_HLO_RANK], limits[TPUI_MAX_HLO_RANK];
   for (int i = 0; i < x.rank; ++i) {
-    int64_t front = low[i] < 0 && keep[i] == 0 ? smaller(-low[i], x.sizes[i]) : 0;
-    int64_t back = high[i] < 0 && keep[i] == 0 ? smaller(-high[i], x.sizes[i] - front) : 0;
+    int64_t front = low[i] < 0 && keep[i] == 0 ? smaller_of(-low[i], x.sizes[i]) : 0;
+    int64_t back = high[i] < 0 && keep[i] == 0 ? smaller_of(-high[i], x.sizes[i] - front) : 0;
     starts[i] = front;
     limits[i] = x.sizes[i] - back;
     low[i] += front;
@@ -361,14 +361,14 @@ tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int
   if (!pad_ok(b, x, value, low, high, inner)) return tpui_harmless();
   memcpy(lows, low, (size_t)x.rank * sizeof(int64_t));
   memcpy(highs, high, (size_t)x.rank * sizeof(int64_t));
-  x = crop(b, x, inner, lows, highs);
+  x = crop_negative(b, x, inner, lows, highs);
   for (int i = 0; i < x.rank; ++i) {
     front[i] = lows[i] > 0 ? lows[i] : 0;
     back[i] = highs[i] > 0 ? highs[i] : 0;
     lows[i] -= front[i];
     highs[i] -= back[i];
   }
-  return crop(b, raw_pad(b, x, value, front, back, inner), none, lows, highs);
+  return crop_negative(b, raw_pad(b, x, value, front, back, inner), none, lows, highs);
 }
 
 /* A part has the sizes of the first one, except along `dim`. */

@@ -1,7 +1,7 @@
 /* Convolutions of any number of spatial dimensions, their transposes and gradients.
  *
  * A transposed convolution is the input gradient of a plain one, so three functions serve all six
- * cases: y = forward(x, w), dx = input_grad(y, w), dw = weight_grad(x, y).
+ * cases: y = convolve_forward(x, w), dx = input_grad(y, w), dw = weight_grad(x, y).
  */
 #include "lower/conv.h"
 
@@ -50,7 +50,7 @@ typedef struct window_t {
 } window_t;
 
 /* "b, f" -> "[b, f, 0, 1]" */
-static const char* layout(const tpui_conv_t* c, const char* first) {
+static const char* layout_text(const tpui_conv_t* c, const char* first) {
   const char* text = tpui_text(c->b, "[%s", first);
   for (int i = 0; i < c->spatial; ++i) text = tpui_text(c->b, "%s, %d", text, i);
   return tpui_text(c->b, "%s]", text);
@@ -75,9 +75,9 @@ static tpui_hlo_t pad_small_input(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t
   return tpui_pad(c->b, x, tpui_constant(c->b, x.dtype, 0), low, high, NULL);
 }
 
-static tpui_hlo_t convolve(const tpui_conv_t* c, tpui_hlo_t x, const char* x_dims, tpui_hlo_t w,
-                           const char* w_dims, const char* y_dims, window_t* window,
-                           const int64_t* sizes) {
+static tpui_hlo_t write_convolution(const tpui_conv_t* c, tpui_hlo_t x, const char* x_dims,
+                                    tpui_hlo_t w, const char* w_dims, const char* y_dims,
+                                    window_t* window, const int64_t* sizes) {
   tpui_builder_t* b = c->b;
   x = pad_small_input(c, x, w, window);
   const char* padding = "";
@@ -91,7 +91,7 @@ static tpui_hlo_t convolve(const tpui_conv_t* c, tpui_hlo_t x, const char* x_dim
       "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
       "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
       "feature_group_count = %lld : i64, batch_group_count = %lld : i64%s%s}>",
-      layout(c, x_dims), layout(c, w_dims), layout(c, y_dims),
+      layout_text(c, x_dims), layout_text(c, w_dims), layout_text(c, y_dims),
       tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
       tpui_text_array(b, c->spatial, window->lhs_dilation),
       tpui_text_array(b, c->spatial, window->rhs_dilation), (long long)window->feature_groups,
@@ -125,7 +125,7 @@ static tpui_hlo_t one_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
       window.high[i] = used - x.sizes[2 + i] - c->padding[i];
     }
   }
-  return convolve(c, x, "b, f", w, "o, i", "b, f", &window, y_sizes);
+  return write_convolution(c, x, "b, f", w, "o, i", "b, f", &window, y_sizes);
 }
 
 /* The kernel turned around and with its channel roles exchanged inside each group: [O/g, C, k..].
@@ -160,7 +160,7 @@ static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t 
     window.low[i] = reach - c->padding[i];
     window.high[i] = x_sizes[2 + i] - spread - window.low[i] + reach;
   }
-  return convolve(c, y, "b, f", turn_kernel(c, w), "i, o", "b, f", &window, x_sizes);
+  return write_convolution(c, y, "b, f", turn_kernel(c, w), "i, o", "b, f", &window, x_sizes);
 }
 
 static bool is_split(const tpui_conv_t* c) {
@@ -215,7 +215,7 @@ static tpui_hlo_t one_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t
     window.high[i] =
         (w_sizes[2 + i] - 1) * c->dilation[i] + spread - x.sizes[2 + i] - c->padding[i];
   }
-  return convolve(c, x, "f, b", y, "i, o", "f, b", &window, w_sizes);
+  return write_convolution(c, x, "f, b", y, "i, o", "f, b", &window, w_sizes);
 }
 
 static tpui_hlo_t dense_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t y,
@@ -239,8 +239,8 @@ static tpu_dtype_t operand_dtype(const tpui_conv_t* c, tpu_dtype_t dtype) {
   return widened ? tpui_math_dtype(dtype) : dtype;
 }
 
-static tpui_hlo_t forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
-                          const int64_t* y_sizes) {
+static tpui_hlo_t convolve_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
+                                   const int64_t* y_sizes) {
   if (c->pointwise) return tpui_conv_pointwise_forward(c, x, w, y_sizes);
   if (c->depthwise) return tpui_conv_depthwise_forward(c, x, w, y_sizes);
   return dense_forward(c, x, w, y_sizes);
@@ -275,7 +275,7 @@ void tpui_lower_convolution(const tpui_lowering_t* op) {
   w = tpui_convert(b, w, dtype);
   bool transposed = tpu_attr_int(op->record->attrs, 3, 0) != 0;
   tpui_hlo_t y =
-      transposed ? input_grad(&c, x, w, result->sizes) : forward(&c, x, w, result->sizes);
+      transposed ? input_grad(&c, x, w, result->sizes) : convolve_forward(&c, x, w, result->sizes);
   if (tpui_has_operand(op, 2)) {
     tpui_hlo_t bias = tpui_operand_as(op, 2, y.dtype);
     y = tpui_binary(b, "add", y, tpui_spread(b, bias, 1, y.rank, y.sizes));
@@ -309,9 +309,9 @@ void tpui_lower_convolution_backward(const tpui_lowering_t* op) {
   bool transposed = tpu_attr_int(op->record->attrs, 3, 0) != 0;
   if (wanted[0]) {
     tpui_hlo_t kernel = tpui_convert(b, w, dtype);
-    tpui_set_result(
-        op, 0,
-        transposed ? forward(&c, grad, kernel, x.sizes) : input_grad(&c, grad, kernel, x.sizes));
+    tpui_set_result(op, 0,
+                    transposed ? convolve_forward(&c, grad, kernel, x.sizes)
+                               : input_grad(&c, grad, kernel, x.sizes));
   }
   if (wanted[1]) {
     tpui_hlo_t input = tpui_convert(b, x, dtype);

@@ -28,8 +28,8 @@ static tpui_hlo_t spread_kernel(const tpui_conv_t* c, tpui_hlo_t w, int64_t batc
   return tpui_broadcast_in_dim(c->b, w, 4, sizes, dims);
 }
 
-static tpui_hlo_t batched(const tpui_conv_t* c, tpui_hlo_t x, int x_contract, tpui_hlo_t y,
-                          int y_contract) {
+static tpui_hlo_t batched_dot(const tpui_conv_t* c, tpui_hlo_t x, int x_contract, tpui_hlo_t y,
+                              int y_contract) {
   const int batch[] = {0, 1};
   return tpui_dot_general(c->b, x, y, 2, batch, batch, 1, &x_contract, &y_contract,
                           tpui_math_dtype(x.dtype));
@@ -38,7 +38,7 @@ static tpui_hlo_t batched(const tpui_conv_t* c, tpui_hlo_t x, int x_contract, tp
 tpui_hlo_t tpui_conv_pointwise_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
                                        const int64_t* y_sizes) {
   tpui_hlo_t places = group_places(c, x, y_sizes + 2);
-  tpui_hlo_t y = batched(c, spread_kernel(c, w, x.sizes[0]), 3, places, 2);
+  tpui_hlo_t y = batched_dot(c, spread_kernel(c, w, x.sizes[0]), 3, places, 2);
   return tpui_reshape(c->b, y, c->spatial + 2, y_sizes);
 }
 
@@ -48,7 +48,7 @@ tpui_hlo_t tpui_conv_pointwise_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tp
   int64_t places = tpui_count(y, 2, y.rank);
   tpui_hlo_t grouped = tpui_reshape(
       b, y, 4, (const int64_t[]){y.sizes[0], c->groups, y.sizes[1] / c->groups, places});
-  tpui_hlo_t x = batched(c, spread_kernel(c, w, y.sizes[0]), 2, grouped, 2);
+  tpui_hlo_t x = batched_dot(c, spread_kernel(c, w, y.sizes[0]), 2, grouped, 2);
   int64_t sizes[TPUI_MAX_SPATIAL + 2] = {y.sizes[0], w.sizes[1] * c->groups};
   int64_t low[TPUI_MAX_SPATIAL + 2] = {0}, high[TPUI_MAX_SPATIAL + 2] = {0};
   int64_t interior[TPUI_MAX_SPATIAL + 2] = {0};
@@ -77,5 +77,5 @@ tpui_hlo_t tpui_conv_pointwise_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, t
   tpui_hlo_t grouped = tpui_reshape(
       c->b, y, 4,
       (const int64_t[]){y.sizes[0], c->groups, y.sizes[1] / c->groups, places.sizes[3]});
-  return sum_images(c, batched(c, grouped, 3, places, 3), w_sizes);
+  return sum_images(c, batched_dot(c, grouped, 3, places, 3), w_sizes);
 }

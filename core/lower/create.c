@@ -57,7 +57,7 @@ void tpui_lower_arange(const tpui_lowering_t* op) {
 }
 
 /* start + step * i in the first half, end - step * (n - 1 - i) in the second: both ends exact. */
-static tpui_hlo_t linspace(const tpui_lowering_t* op, tpu_dtype_t dtype) {
+static tpui_hlo_t linspace_values(const tpui_lowering_t* op, tpu_dtype_t dtype) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   int64_t count = meta->sizes[0];
@@ -74,18 +74,18 @@ static tpui_hlo_t linspace(const tpui_lowering_t* op, tpu_dtype_t dtype) {
   return tpui_select(b, first_half, up, down);
 }
 
-/* linspace(start, end); attribute 0: steps. */
+/* linspace_values(start, end); attribute 0: steps. */
 void tpui_lower_linspace(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   bool narrow = tpu_dtype_is_float(meta->dtype) && meta->dtype != TPU_F64;
-  tpui_set_result(op, 0, linspace(op, narrow ? TPU_F32 : TPU_F64));
+  tpui_set_result(op, 0, linspace_values(op, narrow ? TPU_F32 : TPU_F64));
 }
 
 /* logspace(start, end, base); attribute 0: steps. */
 void tpui_lower_logspace(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   bool narrow = tpu_dtype_is_float(meta->dtype) && meta->dtype != TPU_F64;
-  tpui_hlo_t exponents = linspace(op, narrow ? TPU_F32 : TPU_F64);
+  tpui_hlo_t exponents = linspace_values(op, narrow ? TPU_F32 : TPU_F64);
   tpui_hlo_t base = tpui_operand_as(op, 2, exponents.dtype);
   tpui_set_result(op, 0, tpui_binary(op->b, "power", base, exponents));
 }

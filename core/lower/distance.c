@@ -6,10 +6,6 @@
 #include "lower/pointwise.h"
 #include "lower/vector_norm.h"
 
-static tpui_hlo_t mul(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(b, "multiply", x, y);
-}
-
 /* Differences of all row pairs: x1 [..., P, M], x2 [..., R, M] -> [..., P, R, M]. */
 static tpui_hlo_t pair_gaps(const tpui_lowering_t* op, int k, tpu_dtype_t dtype) {
   tpui_builder_t* b = op->b;
@@ -38,8 +34,8 @@ static tpui_hlo_t norm_slope(const tpui_lowering_t* op, tpui_hlo_t gap, tpui_hlo
   tpui_hlo_t sign = tpui_unary(b, "sign", gap), zero = tpui_like(b, gap, 0.0);
   tpui_hlo_t size = tpui_unary(b, "abs", gap), p = tpui_operand_as(op, order, gap.dtype);
   tpui_hlo_t ratio = tpui_binary(b, "divide", size, norm);
-  tpui_hlo_t general =
-      mul(b, sign, tpui_binary(b, "power", ratio, tpui_binary_constant(b, "subtract", p, 1.0)));
+  tpui_hlo_t general = tpui_mul(
+      b, sign, tpui_binary(b, "power", ratio, tpui_binary_constant(b, "subtract", p, 1.0)));
   tpui_hlo_t extreme = tpui_select(b, tpui_compare(b, "EQ", size, norm), sign, zero);
   tpui_hlo_t slope = tpui_select(b, tpui_compare_constant(b, "EQ", p, INFINITY), extreme, general);
   slope = tpui_select(b, tpui_compare_constant(b, "EQ", p, 1.0), sign, slope);
@@ -67,7 +63,7 @@ void tpui_lower_cdist_backward(const tpui_lowering_t* op) {
   tpui_hlo_t g = tpui_operand_as(op, 0, dtype), norm = tpui_operand_as(op, 4, dtype);
   g = tpui_unsqueeze(b, g, g.rank);
   norm = tpui_unsqueeze(b, norm, norm.rank);
-  tpui_hlo_t all = mul(b, g, norm_slope(op, gaps, norm, 3));
+  tpui_hlo_t all = tpui_mul(b, g, norm_slope(op, gaps, norm, 3));
   const int over[1] = {all.rank - 2};
   tpui_set_result_reshaped(op, 0, sum_to(b, tpui_reduce(b, "add", all, 1, over), meta));
 }
@@ -89,7 +85,7 @@ void tpui_lower_renorm(const tpui_lowering_t* op) {
   tpui_hlo_t limit = tpui_operand_as(op, 2, norm.dtype);
   tpui_hlo_t scale = tpui_binary(b, "divide", limit, tpui_binary_constant(b, "add", norm, 1e-7));
   scale = tpui_select(b, tpui_compare(b, "GT", norm, limit), scale, tpui_like(b, norm, 1.0));
-  tpui_set_result(op, 0, mul(b, x, tpui_convert(b, scale, x.dtype)));
+  tpui_set_result(op, 0, tpui_mul(b, x, tpui_convert(b, scale, x.dtype)));
 }
 
 /* --- weight norm: w = v * g / |v|, the norm over all dimensions but one --- */
@@ -110,8 +106,8 @@ void tpui_lower_weight_norm(const tpui_lowering_t* op) {
   tpui_hlo_t g = tpui_operand_as(op, 1, v.dtype);
   tpui_dims_t dims = all_but(op, v.rank);
   tpui_hlo_t norm =
-      tpui_unary(b, "sqrt", tpui_reduce_keep(b, "add", mul(b, v, v), dims.count, dims.dims));
-  tpui_set_result(op, 0, mul(b, v, tpui_binary(b, "divide", g, norm)));
+      tpui_unary(b, "sqrt", tpui_reduce_keep(b, "add", tpui_mul(b, v, v), dims.count, dims.dims));
+  tpui_set_result(op, 0, tpui_mul(b, v, tpui_binary(b, "divide", g, norm)));
   tpui_set_result_reshaped(op, 1, norm);
 }
 
@@ -121,10 +117,11 @@ void tpui_lower_weight_norm_backward(const tpui_lowering_t* op) {
   tpui_hlo_t w = tpui_operand_as(op, 0, tpui_math_dtype(tpui_result_meta(op, 0)->dtype));
   tpui_hlo_t v = tpui_operand_as(op, 1, w.dtype), g = tpui_operand_as(op, 2, w.dtype);
   tpui_dims_t dims = all_but(op, v.rank);
-  tpui_hlo_t along = tpui_reduce_keep(b, "add", mul(b, w, v), dims.count, dims.dims);
+  tpui_hlo_t along = tpui_reduce_keep(b, "add", tpui_mul(b, w, v), dims.count, dims.dims);
   tpui_hlo_t norm = tpui_reshape(b, tpui_operand_as(op, 3, w.dtype), along.rank, along.sizes);
   tpui_hlo_t unit = tpui_binary(b, "divide", along, norm);
-  tpui_hlo_t inner = tpui_binary(b, "subtract", w, mul(b, v, tpui_binary(b, "divide", unit, norm)));
-  tpui_set_result(op, 0, mul(b, tpui_binary(b, "divide", g, norm), inner));
+  tpui_hlo_t inner =
+      tpui_binary(b, "subtract", w, tpui_mul(b, v, tpui_binary(b, "divide", unit, norm)));
+  tpui_set_result(op, 0, tpui_mul(b, tpui_binary(b, "divide", g, norm), inner));
   tpui_set_result_reshaped(op, 1, unit);
 }

@@ -51,7 +51,7 @@ tpui_hlo_t tpui_on_diagonal(tpui_builder_t* b, const int64_t sizes[2]) {
 
 /* --- indices --- */
 
-static tpui_hlo_t wrap(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
+static tpui_hlo_t wrap_negative(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
   bool is_unsigned = tpu_dtype_kind(index.dtype) < TPU_KIND_SIGNED;
   tpui_hlo_t wide = tpui_convert(b, index, TPU_I64);
   if (is_unsigned) return wide;
@@ -60,11 +60,11 @@ static tpui_hlo_t wrap(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
 }
 
 tpui_hlo_t tpui_wrap_index(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
-  return wrap(b, index, size);
+  return wrap_negative(b, index, size);
 }
 
 tpui_hlo_t tpui_clamp_index(tpui_builder_t* b, tpui_hlo_t index, int64_t size) {
-  tpui_hlo_t wrapped = wrap(b, index, size);
+  tpui_hlo_t wrapped = wrap_negative(b, index, size);
   wrapped = tpui_binary(b, "maximum", wrapped, tpui_constant_int(b, TPU_I64, 0));
   return tpui_binary(b, "minimum", wrapped, tpui_constant_int(b, TPU_I64, size > 0 ? size - 1 : 0));
 }
@@ -95,7 +95,7 @@ tpui_hlo_t tpui_gather(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t indices,
 }
 
 /* Region that combines the old element with the update; "set" takes the update. */
-static const char* combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t dtype) {
+static const char* combiner_text(tpui_builder_t* b, const char* kind, tpu_dtype_t dtype) {
   if (strcmp(kind, "set") != 0) {
     bool either = dtype == TPU_BOOL && strcmp(kind, "add") == 0;
     return tpui_text_combiner(b, either ? "or" : kind, dtype);
@@ -117,7 +117,7 @@ tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_
       tpui_text_ints(b, dims->collapsed_count, dims->collapsed_dims),
       tpui_text_ints(b, dims->map_count, dims->index_map), dims->index_vector_dim);
   const tpui_hlo_t operands[] = {x, indices, updates};
-  return tpui_raw(b, "stablehlo.scatter", 3, operands, attributes, combiner(b, kind, x.dtype),
+  return tpui_raw(b, "stablehlo.scatter", 3, operands, attributes, combiner_text(b, kind, x.dtype),
                   x.dtype, x.rank, x.sizes);
 }
 

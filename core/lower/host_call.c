@@ -14,7 +14,7 @@ static const char* row_major(tpui_builder_t* b, const char* before, int rank) {
                    tpui_text_ints(b, rank, order), (long long)count);
 }
 
-static const char* attr_texts(tpui_builder_t* b, int count, const tpui_host_attr_t* attrs) {
+static const char* attr_texts(tpui_builder_t* b, int count, const tpui_call_attr_t* attrs) {
   const char* text = "";
   for (int i = 0; i < count; ++i) {
     text = tpui_text(b, "%s%s%s = %lld : i64", text, i > 0 ? ", " : "", attrs[i].name,
@@ -24,7 +24,7 @@ static const char* attr_texts(tpui_builder_t* b, int count, const tpui_host_attr
 }
 
 void tpui_host_call(tpui_builder_t* b, const char* kernel, int operand_count,
-                    const tpui_hlo_t* operands, int attr_count, const tpui_host_attr_t* attrs,
+                    const tpui_hlo_t* operands, int attr_count, const tpui_call_attr_t* attrs,
                     int result_count, const tpui_type_t* results, tpui_hlo_t* out_results) {
   const char* operand_layouts = "";
   const char* result_layouts = "";

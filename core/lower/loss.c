@@ -6,7 +6,7 @@
 
 enum { REDUCE_NONE = 0, REDUCE_MEAN = 1, REDUCE_SUM = 2 };
 
-static tpui_hlo_t constant(tpui_builder_t* b, tpui_hlo_t like, double value) {
+static tpui_hlo_t constant_like(tpui_builder_t* b, tpui_hlo_t like, double value) {
   return tpui_constant(b, like.dtype, value);
 }
 
@@ -109,14 +109,15 @@ void tpui_lower_huber_loss_backward(const tpui_lowering_t* op) {
 void tpui_lower_binary_cross_entropy(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pair_t p = read_pair(op, 0);
-  tpui_hlo_t floor_value = constant(b, p.x, -100);
+  tpui_hlo_t floor_value = constant_like(b, p.x, -100);
   tpui_hlo_t log_x = tpui_binary(b, "maximum", tpui_unary(b, "log", p.x), floor_value);
   tpui_hlo_t log_rest = tpui_unary(b, "log_plus_one", tpui_unary(b, "negate", p.x));
   log_rest = tpui_binary(b, "maximum", log_rest, floor_value);
-  tpui_hlo_t loss = tpui_binary(
-      b, "subtract",
-      tpui_binary(b, "multiply", tpui_binary(b, "subtract", p.y, constant(b, p.x, 1)), log_rest),
-      tpui_binary(b, "multiply", p.y, log_x));
+  tpui_hlo_t loss =
+      tpui_binary(b, "subtract",
+                  tpui_binary(b, "multiply",
+                              tpui_binary(b, "subtract", p.y, constant_like(b, p.x, 1)), log_rest),
+                  tpui_binary(b, "multiply", p.y, log_x));
   if (tpui_has_operand(op, 2)) {
     loss = tpui_binary(b, "multiply", loss, tpui_operand_as(op, 2, p.dtype));
   }
@@ -128,8 +129,8 @@ void tpui_lower_binary_cross_entropy_backward(const tpui_lowering_t* op) {
   pair_t p = read_pair(op, 1);
   tpui_hlo_t grad = read_grad(op, &p, tpu_attr_int(op->record->attrs, 0, REDUCE_MEAN));
   tpui_hlo_t spread =
-      tpui_binary(b, "multiply", tpui_binary(b, "subtract", constant(b, p.x, 1), p.x), p.x);
-  spread = tpui_binary(b, "maximum", spread, constant(b, p.x, 1e-12));
+      tpui_binary(b, "multiply", tpui_binary(b, "subtract", constant_like(b, p.x, 1), p.x), p.x);
+  spread = tpui_binary(b, "maximum", spread, constant_like(b, p.x, 1e-12));
   tpui_hlo_t slope = tpui_binary(b, "divide", tpui_binary(b, "subtract", p.x, p.y), spread);
   if (tpui_has_operand(op, 3)) {
     slope = tpui_binary(b, "multiply", slope, tpui_operand_as(op, 3, p.dtype));
@@ -167,9 +168,9 @@ static nll_t read_nll(const tpui_lowering_t* op, int k) {
 
 /* Weight of every target, 0 where it is ignored. */
 static tpui_hlo_t target_weights(tpui_builder_t* b, const nll_t* n) {
-  tpui_hlo_t weight = constant(b, n->x, 1);
+  tpui_hlo_t weight = constant_like(b, n->x, 1);
   if (n->weighted) weight = tpui_take_flat(b, n->weight, n->target);
-  return tpui_select(b, n->valid, weight, constant(b, n->x, 0));
+  return tpui_select(b, n->valid, weight, constant_like(b, n->x, 0));
 }
 
 void tpui_lower_nll_loss(const tpui_lowering_t* op) {
@@ -179,12 +180,13 @@ void tpui_lower_nll_loss(const tpui_lowering_t* op) {
   int64_t reduction = tpu_attr_int(op->record->attrs, 0, REDUCE_MEAN);
   tpui_hlo_t weights = target_weights(b, &n);
   tpui_hlo_t picked = tpui_take_along(b, n.x, n.dim, n.target);
-  picked = tpui_select(b, n.valid, picked, constant(b, n.x, 0));  // an ignored infinity stays out
+  picked =
+      tpui_select(b, n.valid, picked, constant_like(b, n.x, 0));  // an ignored infinity stays out
   tpui_hlo_t loss = tpui_unary(b, "negate", tpui_binary(b, "multiply", picked, weights));
   if (reduction == REDUCE_NONE) {
     tpui_set_result_reshaped(op, 0, loss);
     // PyTorch gives the total of an unreduced loss only for an unbatched input.
-    tpui_set_result(op, 1, n.x.rank == 1 ? sum_all(b, weights) : constant(b, n.x, 0));
+    tpui_set_result(op, 1, n.x.rank == 1 ? sum_all(b, weights) : constant_like(b, n.x, 0));
     return;
   }
   tpui_hlo_t total = sum_all(b, weights);
@@ -216,5 +218,5 @@ void tpui_lower_nll_loss_backward(const tpui_lowering_t* op) {
   value = tpui_broadcast_to(b, value, n.target.rank, n.target.sizes);
   tpui_hlo_t classes = tpui_iota(b, TPU_I64, n.x.rank, n.x.sizes, n.dim);
   tpui_hlo_t hit = tpui_binary(b, "and", tpui_compare(b, "EQ", classes, n.target), n.valid);
-  tpui_set_result(op, 0, tpui_select(b, hit, value, constant(b, n.x, 0)));
+  tpui_set_result(op, 0, tpui_select(b, hit, value, constant_like(b, n.x, 0)));
 }

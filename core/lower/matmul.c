@@ -24,7 +24,7 @@ static tpui_hlo_t transposed_product(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t
 
 /* Product of two operands whose last and second-to-last dimensions contract; dimension 0 is a batch
  * when `batched`. Accumulates in the math dtype of the result. */
-static tpui_hlo_t product(const tpui_lowering_t* op, int k, bool batched) {
+static tpui_hlo_t operand_product(const tpui_lowering_t* op, int k, bool batched) {
   tpui_hlo_t x = tpui_operand(op, k), y = tpui_operand(op, k + 1);
   if (!batched && transposed_is_faster(op, k, x, y)) {
     return transposed_product(op->b, x, y, tpui_math_dtype(x.dtype));
@@ -57,12 +57,12 @@ static void set_added(const tpui_lowering_t* op, tpui_hlo_t value, int beta, int
 
 /* mm, mv, dot (rank 1 and 2 operands) and, with argument "batch", bmm. */
 void tpui_lower_matmul(const tpui_lowering_t* op) {
-  tpui_set_result(op, 0, product(op, 0, op->argument[0] != '\0'));
+  tpui_set_result(op, 0, operand_product(op, 0, op->argument[0] != '\0'));
 }
 
 /* addmm, addmv and, with argument "batch", baddbmm (self, x, y, beta, alpha). */
 void tpui_lower_addmm(const tpui_lowering_t* op) {
-  set_added(op, product(op, 1, op->argument[0] != '\0'), 3, 4);
+  set_added(op, operand_product(op, 1, op->argument[0] != '\0'), 3, 4);
 }
 
 /* addbmm: the batch dimension contracts, too. */
@@ -98,7 +98,7 @@ void tpui_lower_addr(const tpui_lowering_t* op) {
 }
 
 /* linalg_cross(self, other, dim): a x b = a[1,2,0] b[2,0,1] - a[2,0,1] b[1,2,0]. */
-static tpui_hlo_t rotate3(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t by) {
+static tpui_hlo_t rotate_three(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t by) {
   tpui_hlo_t parts[2] = {tpui_slice_dim(b, x, dim, by, 3), tpui_slice_dim(b, x, dim, 0, by)};
   return tpui_concatenate(b, 2, parts, dim);
 }
@@ -112,8 +112,8 @@ void tpui_lower_cross(const tpui_lowering_t* op) {
   int64_t dim = tpu_attr_int(op->record->attrs, 0, -1);
   if (dim < 0) dim += meta->rank;
   tpui_hlo_t left =
-      tpui_binary(b, "multiply", rotate3(b, x, (int)dim, 1), rotate3(b, y, (int)dim, 2));
+      tpui_binary(b, "multiply", rotate_three(b, x, (int)dim, 1), rotate_three(b, y, (int)dim, 2));
   tpui_hlo_t right =
-      tpui_binary(b, "multiply", rotate3(b, x, (int)dim, 2), rotate3(b, y, (int)dim, 1));
+      tpui_binary(b, "multiply", rotate_three(b, x, (int)dim, 2), rotate_three(b, y, (int)dim, 1));
   tpui_set_result(op, 0, tpui_binary(b, "subtract", left, right));
 }

@@ -10,15 +10,6 @@
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
-static tpui_hlo_t mul(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(b, "multiply", x, y);
-}
-static tpui_hlo_t sub(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(b, "subtract", x, y);
-}
-static tpui_hlo_t add(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(b, "add", x, y);
-}
 static tpui_hlo_t sum_keep(tpui_builder_t* b, tpui_hlo_t x, const tpui_dims_t* dims) {
   return tpui_reduce_keep(b, "add", x, dims->count, dims->dims);
 }
@@ -45,10 +36,10 @@ void tpui_lower_softmax(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand_as(op, 0, math_of_operand(op, 0));
   tpui_dims_t dims = softmax_dim(op, &x);
-  tpui_hlo_t shifted = sub(b, x, tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims));
+  tpui_hlo_t shifted = tpui_sub(b, x, tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims));
   tpui_hlo_t e = tpui_unary(b, "exponential", shifted);
   tpui_hlo_t total = sum_keep(b, e, &dims);
-  tpui_hlo_t y = op->argument[0] != '\0' ? sub(b, shifted, tpui_unary(b, "log", total))
+  tpui_hlo_t y = op->argument[0] != '\0' ? tpui_sub(b, shifted, tpui_unary(b, "log", total))
                                          : tpui_binary(b, "divide", e, total);
   tpui_set_result_reshaped(op, 0, y);
 }
@@ -61,10 +52,10 @@ void tpui_lower_softmax_backward(const tpui_lowering_t* op) {
   softmax_dim(op, &y);
   tpui_dims_t dims = softmax_dim(op, &g);
   if (op->argument[0] != '\0') {
-    dx = sub(b, g, mul(b, tpui_unary(b, "exponential", y), sum_keep(b, g, &dims)));
+    dx = tpui_sub(b, g, tpui_mul(b, tpui_unary(b, "exponential", y), sum_keep(b, g, &dims)));
   } else {
-    tpui_hlo_t gy = mul(b, g, y);
-    dx = sub(b, gy, mul(b, y, sum_keep(b, gy, &dims)));
+    tpui_hlo_t gy = tpui_mul(b, g, y);
+    dx = tpui_sub(b, gy, tpui_mul(b, y, sum_keep(b, gy, &dims)));
   }
   tpui_set_result_reshaped(op, 0, dx);
 }
@@ -72,17 +63,18 @@ void tpui_lower_softmax_backward(const tpui_lowering_t* op) {
 /* --- pieces of the norms --- */
 
 /* Centred value and 1 / sqrt(variance + eps), statistics with size-1 dimensions. */
-static void standardize(tpui_builder_t* b, tpui_hlo_t x, const tpui_dims_t* dims, tpui_hlo_t eps,
-                        tpui_hlo_t* out_mean, tpui_hlo_t* out_variance, tpui_hlo_t* out_rstd) {
+static void standardize_dims(tpui_builder_t* b, tpui_hlo_t x, const tpui_dims_t* dims,
+                             tpui_hlo_t eps, tpui_hlo_t* out_mean, tpui_hlo_t* out_variance,
+                             tpui_hlo_t* out_rstd) {
   *out_mean = mean_keep(b, x, dims);
-  tpui_hlo_t gap = sub(b, x, *out_mean);
-  *out_variance = mean_keep(b, mul(b, gap, gap), dims);
-  *out_rstd = tpui_unary(b, "rsqrt", add(b, *out_variance, eps));
+  tpui_hlo_t gap = tpui_sub(b, x, *out_mean);
+  *out_variance = mean_keep(b, tpui_mul(b, gap, gap), dims);
+  *out_rstd = tpui_unary(b, "rsqrt", tpui_add(b, *out_variance, eps));
 }
 
 /* Operand k (optional) in x's dtype, reshaped. Returns false when it was not given. */
-static bool optional(const tpui_lowering_t* op, int k, tpu_dtype_t dtype, int rank,
-                     const int64_t* sizes, tpui_hlo_t* out) {
+static bool optional_operand(const tpui_lowering_t* op, int k, tpu_dtype_t dtype, int rank,
+                             const int64_t* sizes, tpui_hlo_t* out) {
   if (!tpui_has_operand(op, k)) return false;
   *out = tpui_reshape(op->b, tpui_operand_as(op, k, dtype), rank, sizes);
   return true;
@@ -91,13 +83,13 @@ static bool optional(const tpui_lowering_t* op, int k, tpu_dtype_t dtype, int ra
 /* d/dx of xhat = (x - mean) * rstd for the gradient `g` of xhat, statistics depending on x. */
 static tpui_hlo_t standardize_backward(tpui_builder_t* b, tpui_hlo_t g, tpui_hlo_t xhat,
                                        tpui_hlo_t rstd, const tpui_dims_t* dims) {
-  tpui_hlo_t centred = sub(b, g, mean_keep(b, g, dims));
-  tpui_hlo_t along = mul(b, xhat, mean_keep(b, mul(b, g, xhat), dims));
-  return mul(b, rstd, sub(b, centred, along));
+  tpui_hlo_t centred = tpui_sub(b, g, mean_keep(b, g, dims));
+  tpui_hlo_t along = tpui_mul(b, xhat, mean_keep(b, tpui_mul(b, g, xhat), dims));
+  return tpui_mul(b, rstd, tpui_sub(b, centred, along));
 }
 
 /* Result k: `value` when the mask at attribute `position` asks for it, else zeros. */
-static bool wants(const tpui_lowering_t* op, int k, int position) {
+static bool wants_result(const tpui_lowering_t* op, int k, int position) {
   const int64_t* mask = NULL;
   int count = tpu_attr_ints(op->record->attrs, position, &mask);
   return tpui_result_meta(op, k) != NULL && (k >= count || mask[k] != 0);
@@ -106,7 +98,7 @@ static bool wants(const tpui_lowering_t* op, int k, int position) {
 static void set_masked(const tpui_lowering_t* op, int k, int position, tpui_hlo_t value) {
   const tpu_meta_t* meta = tpui_result_meta(op, k);
   if (meta == NULL) return;
-  if (!wants(op, k, position)) {
+  if (!wants_result(op, k, position)) {
     value = tpui_full(op->b, value.dtype, 0.0, meta->rank, meta->sizes);
   }
   tpui_set_result_reshaped(op, k, value);
@@ -133,10 +125,10 @@ void tpui_lower_layer_norm(const tpui_lowering_t* op) {
     tpui_lower_zeros(op);
     return;
   }
-  standardize(b, x, &dims, tpui_operand_as(op, 3, x.dtype), &mean, &variance, &rstd);
-  tpui_hlo_t y = mul(b, sub(b, x, mean), rstd);
-  if (tpui_has_operand(op, 1)) y = mul(b, y, tpui_operand_as(op, 1, x.dtype));
-  if (tpui_has_operand(op, 2)) y = add(b, y, tpui_operand_as(op, 2, x.dtype));
+  standardize_dims(b, x, &dims, tpui_operand_as(op, 3, x.dtype), &mean, &variance, &rstd);
+  tpui_hlo_t y = tpui_mul(b, tpui_sub(b, x, mean), rstd);
+  if (tpui_has_operand(op, 1)) y = tpui_mul(b, y, tpui_operand_as(op, 1, x.dtype));
+  if (tpui_has_operand(op, 2)) y = tpui_add(b, y, tpui_operand_as(op, 2, x.dtype));
   tpui_set_result(op, 0, y);
   tpui_set_result_reshaped(op, 1, mean);
   tpui_set_result_reshaped(op, 2, rstd);
@@ -160,12 +152,12 @@ void tpui_lower_layer_norm_backward(const tpui_lowering_t* op) {
   }
   tpui_hlo_t mean = tpui_reshape(b, tpui_operand_as(op, 2, x.dtype), x.rank, stat_sizes);
   tpui_hlo_t rstd = tpui_reshape(b, tpui_operand_as(op, 3, x.dtype), x.rank, stat_sizes);
-  tpui_hlo_t xhat = mul(b, sub(b, x, mean), rstd);
-  tpui_hlo_t scaled = tpui_has_operand(op, 4) ? mul(b, g, tpui_operand_as(op, 4, x.dtype)) : g;
+  tpui_hlo_t xhat = tpui_mul(b, tpui_sub(b, x, mean), rstd);
+  tpui_hlo_t scaled = tpui_has_operand(op, 4) ? tpui_mul(b, g, tpui_operand_as(op, 4, x.dtype)) : g;
   tpui_dims_t outer = {.count = x.rank - dims.count};
   for (int i = 0; i < outer.count; ++i) outer.dims[i] = i;
   set_masked(op, 0, 1, standardize_backward(b, scaled, xhat, rstd, &dims));
-  set_masked(op, 1, 1, tpui_reduce(b, "add", mul(b, g, xhat), outer.count, outer.dims));
+  set_masked(op, 1, 1, tpui_reduce(b, "add", tpui_mul(b, g, xhat), outer.count, outer.dims));
   set_masked(op, 2, 1, tpui_reduce(b, "add", g, outer.count, outer.dims));
 }
 
@@ -197,10 +189,10 @@ void tpui_lower_group_norm(const tpui_lowering_t* op) {
   }
   tpui_hlo_t x = tpui_operand_as(op, 0, math_of_operand(op, 0)), mean, variance, rstd, w;
   x = tpui_reshape(b, x, 4, s.full);
-  standardize(b, x, &group_dims, tpui_operand_as(op, 3, x.dtype), &mean, &variance, &rstd);
-  tpui_hlo_t y = mul(b, sub(b, x, mean), rstd);
-  if (optional(op, 1, x.dtype, 4, s.weight, &w)) y = mul(b, y, w);
-  if (optional(op, 2, x.dtype, 4, s.weight, &w)) y = add(b, y, w);
+  standardize_dims(b, x, &group_dims, tpui_operand_as(op, 3, x.dtype), &mean, &variance, &rstd);
+  tpui_hlo_t y = tpui_mul(b, tpui_sub(b, x, mean), rstd);
+  if (optional_operand(op, 1, x.dtype, 4, s.weight, &w)) y = tpui_mul(b, y, w);
+  if (optional_operand(op, 2, x.dtype, 4, s.weight, &w)) y = tpui_add(b, y, w);
   tpui_set_result_reshaped(op, 0, y);
   tpui_set_result_reshaped(op, 1, mean);
   tpui_set_result_reshaped(op, 2, rstd);
@@ -220,10 +212,10 @@ void tpui_lower_group_norm_backward(const tpui_lowering_t* op) {
   tpui_hlo_t g = tpui_reshape(b, tpui_operand_as(op, 0, x.dtype), 4, s.full);
   tpui_hlo_t mean = tpui_reshape(b, tpui_operand_as(op, 2, x.dtype), 4, s.stats);
   tpui_hlo_t rstd = tpui_reshape(b, tpui_operand_as(op, 3, x.dtype), 4, s.stats);
-  tpui_hlo_t xhat = mul(b, sub(b, x, mean), rstd);
-  tpui_hlo_t scaled = optional(op, 4, x.dtype, 4, s.weight, &w) ? mul(b, g, w) : g;
+  tpui_hlo_t xhat = tpui_mul(b, tpui_sub(b, x, mean), rstd);
+  tpui_hlo_t scaled = optional_operand(op, 4, x.dtype, 4, s.weight, &w) ? tpui_mul(b, g, w) : g;
   const int outer[2] = {0, 3};
   set_masked(op, 0, 4, standardize_backward(b, scaled, xhat, rstd, &group_dims));
-  set_masked(op, 1, 4, tpui_reduce(b, "add", mul(b, g, xhat), 2, outer));
+  set_masked(op, 1, 4, tpui_reduce(b, "add", tpui_mul(b, g, xhat), 2, outer));
   set_masked(op, 2, 4, tpui_reduce(b, "add", g, 2, outer));
 }

@@ -34,30 +34,19 @@ typedef struct step_t {
   int scale_at;            // operand of grad_scale?; found_inf? follows
 } step_t;
 
-static tpui_hlo_t mul(const step_t* s, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(s->b, "multiply", x, y);
-}
-static tpui_hlo_t add(const step_t* s, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(s->b, "add", x, y);
-}
-static tpui_hlo_t sub(const step_t* s, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(s->b, "subtract", x, y);
-}
-static tpui_hlo_t quotient(const step_t* s, tpui_hlo_t x, tpui_hlo_t y) {
-  return tpui_binary(s->b, "divide", x, y);
-}
-
 /* Operand k as one F64 number. */
-static tpui_hlo_t number(const step_t* s, int k) {
+static tpui_hlo_t step_number(const step_t* s, int k) {
   tpui_hlo_t x = tpui_operand_as(s->op, k, TPU_F64);
   return x.rank > 0 ? tpui_reshape(s->b, x, 0, NULL) : x;
 }
 
 /* A number in the math dtype. */
-static tpui_hlo_t narrow(const step_t* s, tpui_hlo_t x) { return tpui_convert(s->b, x, s->dtype); }
+static tpui_hlo_t narrow_number(const step_t* s, tpui_hlo_t x) {
+  return tpui_convert(s->b, x, s->dtype);
+}
 
 static tpui_hlo_t one_minus(const step_t* s, tpui_hlo_t x) {
-  return sub(s, tpui_constant(s->b, x.dtype, 1), x);
+  return tpui_sub(s->b, tpui_constant(s->b, x.dtype, 1), x);
 }
 
 static step_t begin_step(const tpui_lowering_t* op, int scale_at, bool maximize) {
@@ -67,16 +56,16 @@ static step_t begin_step(const tpui_lowering_t* op, int scale_at, bool maximize)
   s.param = tpui_convert(s.b, param, s.dtype);
   s.grad = tpui_operand_as(op, 1, s.dtype);
   if (tpui_has_operand(op, scale_at))
-    s.grad = quotient(&s, s.grad, narrow(&s, number(&s, scale_at)));
+    s.grad = tpui_div(s.b, s.grad, narrow_number(&s, step_number(&s, scale_at)));
   s.scaled_grad = s.grad;
   if (maximize) s.grad = tpui_unary(s.b, "negate", s.grad);
   return s;
 }
 
 /* Result k: the new value, or operand `old` when found_inf is set. */
-static void finish(const step_t* s, int k, tpui_hlo_t value, int old) {
+static void finish_state(const step_t* s, int k, tpui_hlo_t value, int old) {
   if (tpui_has_operand(s->op, s->scale_at + 1)) {
-    tpui_hlo_t found = tpui_compare_constant(s->b, "EQ", number(s, s->scale_at + 1), 1);
+    tpui_hlo_t found = tpui_compare_constant(s->b, "EQ", step_number(s, s->scale_at + 1), 1);
     value = tpui_select(s->b, found, tpui_operand_as(s->op, old, value.dtype), value);
   }
   tpui_set_result(s->op, k, value);
@@ -91,7 +80,7 @@ static void finish_grad(const step_t* s, int k) {
 static void decay_grad(step_t* s, int k) {
   double fixed = 1;
   if (tpui_operand_constant(s->op, k, &fixed) && fixed == 0) return;
-  s->grad = add(s, s->grad, mul(s, s->param, narrow(s, number(s, k))));
+  s->grad = tpui_add(s->b, s->grad, tpui_mul(s->b, s->param, narrow_number(s, step_number(s, k))));
 }
 
 void tpui_lower_adam_step(const tpui_lowering_t* op) {
@@ -99,29 +88,33 @@ void tpui_lower_adam_step(const tpui_lowering_t* op) {
   tpu_attrs_id_t attrs = op->record->attrs;
   bool amsgrad = tpu_attr_int(attrs, 0, 0) != 0, adamw = tpu_attr_int(attrs, 2, 0) != 0;
   step_t s = begin_step(op, 11, tpu_attr_int(attrs, 1, 0) != 0);
-  tpui_hlo_t step = number(&s, 5), lr = number(&s, 6), beta1 = number(&s, 7);
-  tpui_hlo_t beta2 = number(&s, 8), decay = number(&s, 9), eps = narrow(&s, number(&s, 10));
+  tpui_hlo_t step = step_number(&s, 5), lr = step_number(&s, 6), beta1 = step_number(&s, 7);
+  tpui_hlo_t beta2 = step_number(&s, 8), decay = step_number(&s, 9),
+             eps = narrow_number(&s, step_number(&s, 10));
   if (adamw) {
-    s.param = mul(&s, s.param, narrow(&s, one_minus(&s, mul(&s, lr, decay))));
+    s.param = tpui_mul(s.b, s.param, narrow_number(&s, one_minus(&s, tpui_mul(s.b, lr, decay))));
   } else {
     decay_grad(&s, 9);
   }
   tpui_hlo_t average = tpui_operand_as(op, 2, s.dtype), square = tpui_operand_as(op, 3, s.dtype);
-  average = add(&s, average, mul(&s, sub(&s, s.grad, average), narrow(&s, one_minus(&s, beta1))));
-  square = add(&s, mul(&s, square, narrow(&s, beta2)),
-               mul(&s, mul(&s, s.grad, s.grad), narrow(&s, one_minus(&s, beta2))));
+  average = tpui_add(
+      s.b, average,
+      tpui_mul(s.b, tpui_sub(s.b, s.grad, average), narrow_number(&s, one_minus(&s, beta1))));
+  square = tpui_add(
+      s.b, tpui_mul(s.b, square, narrow_number(&s, beta2)),
+      tpui_mul(s.b, tpui_mul(s.b, s.grad, s.grad), narrow_number(&s, one_minus(&s, beta2))));
   tpui_hlo_t correction1 = one_minus(&s, tpui_binary(b, "power", beta1, step));
   tpui_hlo_t correction2 = one_minus(&s, tpui_binary(b, "power", beta2, step));
   tpui_hlo_t used = square;
   if (amsgrad) used = tpui_binary(b, "maximum", tpui_operand_as(op, 4, s.dtype), square);
-  tpui_hlo_t root = narrow(&s, tpui_unary(b, "sqrt", correction2));
-  tpui_hlo_t below = add(&s, quotient(&s, tpui_unary(b, "sqrt", used), root), eps);
-  tpui_hlo_t rate = narrow(&s, quotient(&s, lr, correction1));
-  tpui_hlo_t param = sub(&s, s.param, quotient(&s, mul(&s, average, rate), below));
-  finish(&s, 0, param, 0);
-  finish(&s, 1, average, 2);
-  finish(&s, 2, square, 3);
-  if (amsgrad) finish(&s, 3, used, 4);
+  tpui_hlo_t root = narrow_number(&s, tpui_unary(b, "sqrt", correction2));
+  tpui_hlo_t below = tpui_add(s.b, tpui_div(s.b, tpui_unary(b, "sqrt", used), root), eps);
+  tpui_hlo_t rate = narrow_number(&s, tpui_div(s.b, lr, correction1));
+  tpui_hlo_t param = tpui_sub(s.b, s.param, tpui_div(s.b, tpui_mul(s.b, average, rate), below));
+  finish_state(&s, 0, param, 0);
+  finish_state(&s, 1, average, 2);
+  finish_state(&s, 2, square, 3);
+  if (amsgrad) finish_state(&s, 3, used, 4);
   finish_grad(&s, amsgrad ? 4 : 3);
 }
 
@@ -133,16 +126,19 @@ void tpui_lower_sgd_step(const tpui_lowering_t* op) {
   bool has_buffer = tpui_has_operand(op, 2);
   tpui_hlo_t direction = s.grad;
   if (has_buffer) {
-    tpui_hlo_t momentum = narrow(&s, number(&s, 4));
+    tpui_hlo_t momentum = narrow_number(&s, step_number(&s, 4));
     tpui_hlo_t buffer = s.grad;
     if (!first) {
-      buffer = mul(&s, tpui_operand_as(op, 2, s.dtype), momentum);
-      buffer = add(&s, buffer, mul(&s, s.grad, narrow(&s, one_minus(&s, number(&s, 6)))));
+      buffer = tpui_mul(s.b, tpui_operand_as(op, 2, s.dtype), momentum);
+      buffer = tpui_add(
+          s.b, buffer, tpui_mul(s.b, s.grad, narrow_number(&s, one_minus(&s, step_number(&s, 6)))));
     }
-    direction = nesterov ? add(&s, s.grad, mul(&s, buffer, momentum)) : buffer;
-    finish(&s, 1, buffer, 2);
+    direction = nesterov ? tpui_add(s.b, s.grad, tpui_mul(s.b, buffer, momentum)) : buffer;
+    finish_state(&s, 1, buffer, 2);
   }
-  finish(&s, 0, sub(&s, s.param, mul(&s, direction, narrow(&s, number(&s, 5)))), 0);
+  finish_state(
+      &s, 0,
+      tpui_sub(s.b, s.param, tpui_mul(s.b, direction, narrow_number(&s, step_number(&s, 5)))), 0);
   finish_grad(&s, has_buffer ? 2 : 1);
 }
 
@@ -150,13 +146,14 @@ void tpui_lower_adagrad_step(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   step_t s = begin_step(op, 8, tpu_attr_int(op->record->attrs, 0, 0) != 0);
   decay_grad(&s, 6);
-  tpui_hlo_t past = tpui_binary_constant(b, "subtract", number(&s, 3), 1);
-  tpui_hlo_t slowed = tpui_binary_constant(b, "add", mul(&s, past, number(&s, 5)), 1);
-  tpui_hlo_t rate = narrow(&s, quotient(&s, number(&s, 4), slowed));
-  tpui_hlo_t sum = add(&s, tpui_operand_as(op, 2, s.dtype), mul(&s, s.grad, s.grad));
-  tpui_hlo_t below = add(&s, tpui_unary(b, "sqrt", sum), narrow(&s, number(&s, 7)));
-  finish(&s, 0, sub(&s, s.param, quotient(&s, mul(&s, s.grad, rate), below)), 0);
-  finish(&s, 1, sum, 2);
+  tpui_hlo_t past = tpui_binary_constant(b, "subtract", step_number(&s, 3), 1);
+  tpui_hlo_t slowed = tpui_binary_constant(b, "add", tpui_mul(s.b, past, step_number(&s, 5)), 1);
+  tpui_hlo_t rate = narrow_number(&s, tpui_div(s.b, step_number(&s, 4), slowed));
+  tpui_hlo_t sum = tpui_add(s.b, tpui_operand_as(op, 2, s.dtype), tpui_mul(s.b, s.grad, s.grad));
+  tpui_hlo_t below =
+      tpui_add(s.b, tpui_unary(b, "sqrt", sum), narrow_number(&s, step_number(&s, 7)));
+  finish_state(&s, 0, tpui_sub(s.b, s.param, tpui_div(s.b, tpui_mul(s.b, s.grad, rate), below)), 0);
+  finish_state(&s, 1, sum, 2);
   finish_grad(&s, 2);
 }
 

@@ -18,12 +18,12 @@ tpui_random_t tpui_random_read(const tpui_lowering_t* op, int k, bool wide) {
 
 /* --- the generator --- */
 
-static tpui_hlo_t low32(tpui_builder_t* b, tpui_hlo_t x) {
+static tpui_hlo_t low_word(tpui_builder_t* b, tpui_hlo_t x) {
   tpui_hlo_t mask = tpui_constant_int(b, TPU_U64, 0xffffffffll);
   return tpui_convert(b, tpui_binary(b, "and", x, mask), TPU_U32);
 }
 
-static tpui_hlo_t high32(tpui_builder_t* b, tpui_hlo_t x) {
+static tpui_hlo_t high_word(tpui_builder_t* b, tpui_hlo_t x) {
   tpui_hlo_t shift = tpui_constant_int(b, TPU_U64, 32);
   return tpui_convert(b, tpui_binary(b, "shift_right_logical", x, shift), TPU_U32);
 }
@@ -33,12 +33,12 @@ static void multiply_wide(tpui_builder_t* b, int64_t constant, tpui_hlo_t x, tpu
                           tpui_hlo_t* low) {
   tpui_hlo_t product = tpui_binary(b, "multiply", tpui_convert(b, x, TPU_U64),
                                    tpui_constant_int(b, TPU_U64, constant));
-  *high = high32(b, product);
+  *high = high_word(b, product);
   *low = tpui_binary(b, "multiply", x, tpui_constant_int(b, TPU_U32, constant));
 }
 
-static void philox(tpui_builder_t* b, tpui_hlo_t seed, tpui_hlo_t c[4]) {
-  tpui_hlo_t key0 = low32(b, seed), key1 = high32(b, seed);
+static void philox_rounds(tpui_builder_t* b, tpui_hlo_t seed, tpui_hlo_t c[4]) {
+  tpui_hlo_t key0 = low_word(b, seed), key1 = high_word(b, seed);
   const tpui_hlo_t bump0 = tpui_constant_int(b, TPU_U32, 0x9e3779b9ll);
   const tpui_hlo_t bump1 = tpui_constant_int(b, TPU_U32, 0xbb67ae85ll);
   for (int round = 0; round < ROUNDS; ++round) {
@@ -57,24 +57,24 @@ static void philox(tpui_builder_t* b, tpui_hlo_t seed, tpui_hlo_t c[4]) {
 /* The four words of every element's counter, UINT32 [numel] each. Elements that share a counter
  * compute it four times: on CPU that is still 4x faster than interleaving four arrays, because the
  * loop has no branches and becomes vector code. */
-static void draw(const tpui_random_t* r, int stream, int64_t numel, tpui_hlo_t words[4]) {
+static void draw_words(const tpui_random_t* r, int stream, int64_t numel, tpui_hlo_t words[4]) {
   tpui_builder_t* b = r->b;
   tpui_hlo_t number = tpui_iota(b, TPU_U64, 1, &numel, 0);
   number = tpui_binary(b, "shift_right_logical", number, tpui_constant_int(b, TPU_U64, 2));
   if (r->wide) {
-    words[0] = tpui_broadcast_to(b, low32(b, r->offset), 1, &numel);
-    words[1] = tpui_broadcast_to(b, high32(b, r->offset), 1, &numel);
-    words[2] = low32(b, number);
-    words[3] = tpui_binary(b, "add", high32(b, number),
+    words[0] = tpui_broadcast_to(b, low_word(b, r->offset), 1, &numel);
+    words[1] = tpui_broadcast_to(b, high_word(b, r->offset), 1, &numel);
+    words[2] = low_word(b, number);
+    words[3] = tpui_binary(b, "add", high_word(b, number),
                            tpui_constant_int(b, TPU_U32, 0x80000000ll + ((int64_t)stream << 24)));
   } else {
     tpui_hlo_t counter = tpui_binary(b, "add", number, r->offset);
-    words[0] = low32(b, counter);
-    words[1] = high32(b, counter);
+    words[0] = low_word(b, counter);
+    words[1] = high_word(b, counter);
     words[2] = tpui_full(b, TPU_U32, stream, 1, &numel);
     words[3] = tpui_full(b, TPU_U32, 0, 1, &numel);
   }
-  philox(b, r->seed, words);
+  philox_rounds(b, r->seed, words);
 }
 
 /* True where bit `bit` of the element's number is set: which word is its own. */
@@ -97,7 +97,7 @@ tpui_hlo_t tpui_random_bits(const tpui_random_t* r, int stream, int rank, const 
   int64_t numel = count_of(rank, sizes);
   if (numel == 0) return tpui_full(r->b, TPU_U32, 0, rank, sizes);
   tpui_hlo_t words[4];
-  draw(r, stream, numel, words);
+  draw_words(r, stream, numel, words);
   tpui_hlo_t odd = lane_bit(r->b, numel, 0), upper = lane_bit(r->b, numel, 1);
   tpui_hlo_t word = tpui_select(r->b, upper, tpui_select(r->b, odd, words[3], words[2]),
                                 tpui_select(r->b, odd, words[1], words[0]));
@@ -139,8 +139,8 @@ static tpui_hlo_t to_unit(tpui_builder_t* b, tpui_hlo_t word, tpui_hlo_t low, tp
   return tpui_binary_constant(b, "multiply", top_bits(b, word, 32 - bits, TPU_F32), scale);
 }
 
-static tpui_hlo_t unit(const tpui_random_t* r, tpu_dtype_t dtype, bool open, int rank,
-                       const int64_t* sizes) {
+static tpui_hlo_t unit_interval(const tpui_random_t* r, tpu_dtype_t dtype, bool open, int rank,
+                                const int64_t* sizes) {
   tpui_hlo_t word = tpui_random_bits(r, 0, rank, sizes), low = word;
   if (dtype == TPU_F64) low = tpui_random_bits(r, 1, rank, sizes);
   return to_unit(r->b, word, low, dtype, open);
@@ -148,18 +148,18 @@ static tpui_hlo_t unit(const tpui_random_t* r, tpu_dtype_t dtype, bool open, int
 
 tpui_hlo_t tpui_random_unit(const tpui_random_t* r, tpu_dtype_t dtype, int rank,
                             const int64_t* sizes) {
-  return unit(r, dtype, false, rank, sizes);
+  return unit_interval(r, dtype, false, rank, sizes);
 }
 
 tpui_hlo_t tpui_random_open(const tpui_random_t* r, tpu_dtype_t dtype, int rank,
                             const int64_t* sizes) {
-  return unit(r, dtype, true, rank, sizes);
+  return unit_interval(r, dtype, true, rank, sizes);
 }
 
 tpui_hlo_t tpui_random_keep(const tpui_random_t* r, tpui_hlo_t p, int rank, const int64_t* sizes) {
   tpui_builder_t* b = r->b;
   bool by_kernel = tpui_host_calls(b);
-  tpui_hlo_t draw_unit = by_kernel ? p : unit(r, TPU_F32, false, rank, sizes);
+  tpui_hlo_t draw_unit = by_kernel ? p : unit_interval(r, TPU_F32, false, rank, sizes);
   tpui_hlo_t keep = tpui_binary(b, "subtract", tpui_constant(b, TPU_F32, 1), p);
   return by_kernel ? tpui_random_call(r, "bernoulli", 1, &keep, TPU_BOOL, rank, sizes)
                    : tpui_compare(b, "LT", draw_unit, keep);
@@ -169,7 +169,7 @@ tpui_hlo_t tpui_random_keep(const tpui_random_t* r, tpui_hlo_t p, int rank, cons
 
 /* cos(2 pi t), or sin(2 pi t) where `odd`; t in [0, 1). A polynomial of plain operations: the same
  * everywhere, and vector code on CPU, where cos and sin are library calls per element. */
-static tpui_hlo_t wave(tpui_builder_t* b, tpui_hlo_t t, tpui_hlo_t odd) {
+static tpui_hlo_t quarter_wave(tpui_builder_t* b, tpui_hlo_t t, tpui_hlo_t odd) {
   tpu_dtype_t dtype = t.dtype;
   // sin is cos a quarter turn earlier; |t - 1/4| stays below one turn.
   tpui_hlo_t quarter =
@@ -208,9 +208,9 @@ tpui_hlo_t tpui_random_normal(const tpui_random_t* r, tpu_dtype_t dtype, int ran
   int64_t numel = count_of(rank, sizes);
   if (numel == 0) return tpui_full(b, dtype, 0, rank, sizes);
   tpui_hlo_t words[4], low[4];
-  draw(r, 0, numel, words);
+  draw_words(r, 0, numel, words);
   for (int w = 0; w < 4; ++w) low[w] = words[w];
-  if (dtype == TPU_F64) draw(r, 1, numel, low);
+  if (dtype == TPU_F64) draw_words(r, 1, numel, low);
   tpui_hlo_t odd = lane_bit(b, numel, 0), upper = lane_bit(b, numel, 1);
   tpui_hlo_t u = to_unit(b, tpui_select(b, upper, words[2], words[0]),
                          tpui_select(b, upper, low[2], low[0]), dtype, true);
@@ -218,5 +218,6 @@ tpui_hlo_t tpui_random_normal(const tpui_random_t* r, tpu_dtype_t dtype, int ran
                             tpui_select(b, upper, low[3], low[1]), dtype, false);
   tpui_hlo_t radius = tpui_binary_constant(b, "multiply", tpui_unary(b, "log", u), -2);
   radius = tpui_unary(b, "sqrt", radius);
-  return tpui_reshape(b, tpui_binary(b, "multiply", radius, wave(b, turn, odd)), rank, sizes);
+  return tpui_reshape(b, tpui_binary(b, "multiply", radius, quarter_wave(b, turn, odd)), rank,
+                      sizes);
 }

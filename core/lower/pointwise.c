@@ -104,19 +104,21 @@ static tpui_hlo_t add_scaled(const tpui_lowering_t* op, const char* name, tpui_h
 }
 
 /* Operand k of a sum. */
-static tpui_hlo_t summand(const tpui_lowering_t* op, int k) {
+static tpui_hlo_t scaled_summand(const tpui_lowering_t* op, int k) {
   double value;
   if (!tpui_operand_constant(op, k, &value) || value != 0.0) return tpui_math_operand(op, k);
   return tpui_hidden_zero(op->b, tpui_record_math_dtype(op), signbit(value));
 }
 
 void tpui_lower_add(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0, add_scaled(op, op->argument, summand(op, 0), summand(op, 1)));
+  tpui_set_pointwise(op, 0,
+                     add_scaled(op, op->argument, scaled_summand(op, 0), scaled_summand(op, 1)));
 }
 
 /* rsub: other - alpha * self. */
 void tpui_lower_rsub(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0, add_scaled(op, "subtract", summand(op, 1), summand(op, 0)));
+  tpui_set_pointwise(op, 0,
+                     add_scaled(op, "subtract", scaled_summand(op, 1), scaled_summand(op, 0)));
 }
 
 /* Any two-operand StableHLO op; booleans use the logical op where one means the same. */

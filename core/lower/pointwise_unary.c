@@ -190,7 +190,7 @@ static void cot_derivative(int n, double* out_coefficients) {
 }
 
 /* Poles at zero: minus infinity from the right, plus infinity at -0. */
-static tpui_hlo_t digamma(tpui_builder_t* b, tpui_hlo_t x) {
+static tpui_hlo_t digamma_of(tpui_builder_t* b, tpui_hlo_t x) {
   tpui_hlo_t pole =
       tpui_select(b, tpui_signbit(b, x), tpui_like(b, x, INFINITY), tpui_like(b, x, -INFINITY));
   tpui_hlo_t zero = tpui_compare_constant(b, "EQ", x, 0.0);
@@ -198,7 +198,7 @@ static tpui_hlo_t digamma(tpui_builder_t* b, tpui_hlo_t x) {
 }
 
 void tpui_lower_digamma(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0, digamma(op->b, tpui_math_operand(op, 0)));
+  tpui_set_pointwise(op, 0, digamma_of(op->b, tpui_math_operand(op, 0)));
 }
 
 /* polygamma of order n >= 1 for positive x. */
@@ -209,7 +209,7 @@ static tpui_hlo_t polygamma_positive(tpui_builder_t* b, int n, tpui_hlo_t x) {
 
 /* Negative x by reflection: psi_n(x) = (-1)^n psi_n(1 - x) - pi (d/dx)^n cot(pi x); poles are
  * infinite. */
-static tpui_hlo_t polygamma(tpui_builder_t* b, int n, tpui_hlo_t x) {
+static tpui_hlo_t polygamma_of(tpui_builder_t* b, int n, tpui_hlo_t x) {
   double coefficients[POLYGAMMA_MAX_ORDER + 2];
   double sign = n % 2 == 0 ? 1.0 : -1.0, scale = pow(M_PI, n + 1);
   tpui_hlo_t negative = tpui_compare_constant(b, "LT", x, 0.0);
@@ -234,7 +234,7 @@ static tpui_hlo_t polygamma(tpui_builder_t* b, int n, tpui_hlo_t x) {
   return tpui_select(b, pole, tpui_like(b, x, -sign * INFINITY), value);
 }
 
-/* polygamma(n, self): the order is attribute 0. */
+/* polygamma_of(n, self): the order is attribute 0. */
 void tpui_lower_polygamma(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0);
   int64_t order = tpu_attr_int(op->record->attrs, 0, 0);
@@ -243,7 +243,7 @@ void tpui_lower_polygamma(const tpui_lowering_t* op) {
               POLYGAMMA_MAX_ORDER);
     return;
   }
-  tpui_set_pointwise(op, 0, order == 0 ? digamma(op->b, x) : polygamma(op->b, (int)order, x));
+  tpui_set_pointwise(op, 0, order == 0 ? digamma_of(op->b, x) : polygamma_of(op->b, (int)order, x));
 }
 
 /* 0 for positive reals, pi for negative ones, NaN stays. */

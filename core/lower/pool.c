@@ -306,9 +306,9 @@ void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
 
 /* What every window's sum is divided by, per place of the result; PyTorch's rule: the window's
  * extent clipped to the padded input, or to the input itself without count_include_pad. */
-static tpui_hlo_t divisors(const pool_t* p, const int64_t* in, const int64_t* out, int rank,
-                           const int64_t* sizes, bool include_pad, int64_t override,
-                           tpu_dtype_t dtype) {
+static tpui_hlo_t pool_divisors(const pool_t* p, const int64_t* in, const int64_t* out, int rank,
+                                const int64_t* sizes, bool include_pad, int64_t override,
+                                tpu_dtype_t dtype) {
   tpui_builder_t* b = p->b;
   if (override != 0) return tpui_constant(b, dtype, (double) override);
   tpui_hlo_t total = {0};
@@ -334,7 +334,8 @@ static tpui_hlo_t read_divisors(const tpui_lowering_t* op, const pool_t* p, tpui
   int first = rank - p->spatial;
   bool include_pad = tpu_attr_int(op->record->attrs, 4, 1) != 0;
   int64_t override = tpu_attr_int(op->record->attrs, 5, 0);
-  return divisors(p, x.sizes + first, y_sizes + first, rank, y_sizes, include_pad, override, dtype);
+  return pool_divisors(p, x.sizes + first, y_sizes + first, rank, y_sizes, include_pad, override,
+                       dtype);
 }
 
 /* Sum of every window; `sizes` are the result's. */

@@ -101,7 +101,7 @@ static void bind_inputs(tpui_builder_t* b) {
   if (ints > 0) b->packed_ints = tpui_value_make(b, TPUI_ID_ARGUMENT(at), TPU_I64, 1, &ints);
 }
 
-static tpu_status_t begin(tpui_builder_t* b) {
+static tpu_status_t begin_program(tpui_builder_t* b) {
   const tpu_window_t* window = b->window;
   b->op_name = "";
   b->values = new_values(b, window->value_count);
@@ -238,7 +238,7 @@ tpu_status_t tpu_lower_program(const tpu_program_t* program, tpu_lowered_t* out_
   memset(out_lowered, 0, sizeof *out_lowered);
   tpui_builder_t b = {
       .program = program, .window = program->window, .packed = &out_lowered->packed, .op_name = ""};
-  tpu_status_t status = begin(&b);
+  tpu_status_t status = begin_program(&b);
   for (uint32_t i = 0; status == NULL && tpui_ok(&b) && i < program->record_count; ++i) {
     lower_record(&b, program->records[i]);
   }

@@ -126,7 +126,7 @@ void tpui_lower_bernoulli(const tpui_lowering_t* op) {
 
 /* Largest value of random_() and of an open upper bound: all of an integer's, or as many integers
  * as a float can count exactly. */
-static int64_t greatest(tpu_dtype_t dtype) {
+static int64_t greatest_value(tpu_dtype_t dtype) {
   switch (dtype) {
     case TPU_BOOL: return 1;
     case TPU_F16: return 1 << 11;
@@ -155,7 +155,7 @@ void tpui_lower_random_integers(const tpui_lowering_t* op) {
   bool has_to = !full && tpu_attr_kind(attrs, to_at) == TPU_ATTR_INT;
   // Number of values; 0 stands for 2^64.
   uint64_t range = has_to ? (uint64_t)tpu_attr_int(attrs, to_at, 0) - (uint64_t)from
-                          : (uint64_t)greatest(meta->dtype) - (uint64_t)from + 1;
+                          : (uint64_t)greatest_value(meta->dtype) - (uint64_t)from + 1;
   tpui_hlo_t x;
   if (tpui_host_calls(b)) {
     const tpui_hlo_t bounds[] = {tpui_constant_int(b, TPU_I64, from),
@@ -282,7 +282,7 @@ static tpui_hlo_t draw_distinct(const tpui_random_t* r, tpui_hlo_t weights, int6
 static tpui_hlo_t multinomial_call(const tpui_random_t* r, tpui_hlo_t weights, int64_t samples,
                                    bool replacement) {
   const tpui_hlo_t operands[] = {weights, r->seed, r->offset};
-  const tpui_host_attr_t attr = {"replacement", replacement};
+  const tpui_call_attr_t attr = {"replacement", replacement};
   const int64_t sizes[] = {weights.sizes[0], samples};
   tpui_hlo_t classes;
   tpui_host_call(r->b, "multinomial", 3, operands, 1, &attr, 1, &(tpui_type_t){TPU_I64, 2, sizes},

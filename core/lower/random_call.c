@@ -19,7 +19,7 @@ tpui_hlo_t tpui_random_call(const tpui_random_t* r, const char* kernel, int para
   }
   operands[parameter_count] = r->seed;
   operands[parameter_count + 1] = r->offset;
-  const tpui_host_attr_t wide = {"wide", r->wide};
+  const tpui_call_attr_t wide = {"wide", r->wide};
   tpui_host_call(b, kernel, parameter_count + 2, operands, 1, &wide, 1,
                  &(tpui_type_t){result, rank, sizes}, &drawn);
   return drawn;

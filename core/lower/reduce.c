@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lower/dims.h"
+#include "lower/gather.h"
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
@@ -63,7 +64,7 @@ int tpui_dim_attr(const tpui_lowering_t* op, int position, int rank) {
 /* --- sums --- */
 
 /* The dtype in which a reduction to result 0 accumulates. */
-static tpu_dtype_t accumulator(const tpui_lowering_t* op) {
+static tpu_dtype_t accumulator_dtype(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   return tpui_math_dtype(meta != NULL ? meta->dtype : TPU_F32);
 }
@@ -76,14 +77,14 @@ void tpui_lower_sum(const tpui_lowering_t* op) {
   if (op->argument[0] != '\0' && tpu_dtype_is_float(x.dtype)) {
     x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
   }
-  x = tpui_convert(b, x, accumulator(op));
+  x = tpui_convert(b, x, accumulator_dtype(op));
   tpui_set_result_reshaped(
       op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count, dims.dims));
 }
 
 void tpui_lower_mean(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator_dtype(op));
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
   double count = (double)tpui_dims_numel(&dims, x);
   tpui_hlo_t sum = tpui_reduce(b, "add", x, dims.count, dims.dims);
@@ -93,7 +94,7 @@ void tpui_lower_mean(const tpui_lowering_t* op) {
 
 /* prod (all dimensions; attribute 0 is a dtype) and, with argument "dim", prod.dim_int. */
 void tpui_lower_prod(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator_dtype(op));
   tpui_dims_t dims =
       op->argument[0] != '\0' ? tpui_dims_attr(op, 0, x.rank) : tpui_dims_all(x.rank);
   tpui_set_result_reshaped(
@@ -116,7 +117,7 @@ void tpui_lower_count_nonzero(const tpui_lowering_t* op) {
 
 void tpui_lower_trace(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator_dtype(op));
   if (!tpui_ok(b) || x.rank != 2) return;
   tpui_hlo_t on_diagonal = tpui_on_diagonal(b, x.sizes);
   tpui_hlo_t zero = tpui_convert(b, tpui_constant(b, TPU_F64, 0.0), x.dtype);
@@ -141,19 +142,13 @@ void tpui_lower_aminmax(const tpui_lowering_t* op) {
   tpui_set_result_reshaped(op, 1, tpui_reduce(op->b, "maximum", x, dims.count, dims.dims));
 }
 
-static tpui_hlo_t flatten(tpui_builder_t* b, tpui_hlo_t x) {
-  int64_t count[1] = {1};
-  for (int i = 0; i < x.rank; ++i) count[0] *= x.sizes[i];
-  return tpui_reshape(b, x, 1, count);
-}
-
 /* max.dim, min.dim: values and indices; argument: GT or LT. */
 void tpui_lower_max_dim(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0), value, index;
   int dim = tpui_dim_attr(op, 0, x.rank);
   if (dim < 0) {
-    x = flatten(b, x);
+    x = tpui_flatten(b, x);
     dim = 0;
   }
   tpui_arg_reduce(b, op->argument, x, dim, &value, &index);
@@ -166,7 +161,7 @@ void tpui_lower_argmax(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0), value, index;
   bool all = x.rank == 0 || tpu_attr_kind(op->record->attrs, 0) == TPU_ATTR_NONE;
-  if (all) x = flatten(b, x);
+  if (all) x = tpui_flatten(b, x);
   tpui_arg_reduce(b, op->argument, x, all ? 0 : tpui_dim_attr(op, 0, x.rank), &value, &index);
   tpui_set_result_reshaped(op, 0, index);
 }
@@ -183,8 +178,8 @@ static tpui_hlo_t squared_size(tpui_builder_t* b, tpui_hlo_t x) {
 
 /* Sum of squared differences over max(0, count - correction); two passes, so that large means do
  * not cancel. Operand 1: correction, 1 when not given. */
-static tpui_hlo_t variance(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_dims_t* dims,
-                           tpui_hlo_t* out_mean) {
+static tpui_hlo_t variance_over(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_dims_t* dims,
+                                tpui_hlo_t* out_mean) {
   tpui_builder_t* b = op->b;
   double count = (double)tpui_dims_numel(dims, x);
   tpui_hlo_t mean = tpui_reduce_keep(b, "add", x, dims->count, dims->dims);
@@ -203,9 +198,9 @@ static tpui_hlo_t variance(const tpui_lowering_t* op, tpui_hlo_t x, const tpui_d
 void tpui_lower_var(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0), mean;
-  if (tpu_dtype_kind(x.dtype) != TPU_KIND_COMPLEX) x = tpui_convert(b, x, accumulator(op));
+  if (tpu_dtype_kind(x.dtype) != TPU_KIND_COMPLEX) x = tpui_convert(b, x, accumulator_dtype(op));
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_hlo_t result = variance(op, x, &dims, &mean);
+  tpui_hlo_t result = variance_over(op, x, &dims, &mean);
   if (op->argument[0] != '\0') result = tpui_unary(b, op->argument, result);
   tpui_set_result_reshaped(op, 0, result);
   if (op->record->result_count > 1) tpui_set_result_reshaped(op, 1, mean);
@@ -216,7 +211,7 @@ void tpui_lower_var(const tpui_lowering_t* op) {
 /* logsumexp(self, dim, keepdim): a maximum of infinite size is not subtracted. */
 void tpui_lower_logsumexp(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator(op));
+  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator_dtype(op));
   if (tpui_refuse_complex(op, x)) return;
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
   tpui_hlo_t top = tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims);

@@ -36,8 +36,8 @@ static resample_t read_resample(const tpui_lowering_t* op, int align_position) {
 }
 
 /* Input places per output place, rank 0. */
-static tpui_hlo_t ratio(const resample_t* r, const tpui_lowering_t* op, int i, int64_t in,
-                        int64_t out, tpu_dtype_t dtype) {
+static tpui_hlo_t scale_ratio(const resample_t* r, const tpui_lowering_t* op, int i, int64_t in,
+                              int64_t out, tpu_dtype_t dtype) {
   tpui_builder_t* b = r->b;
   if (r->align_corners) {
     return tpui_binary(b, "divide", tpui_constant(b, dtype, out > 1 ? (double)(in - 1) : 0),
@@ -82,7 +82,7 @@ static taps_t make_taps(const resample_t* r, const tpui_lowering_t* op, int i, i
   bool nearest = strcmp(r->mode, "nearest") == 0, exact = strcmp(r->mode, "exact") == 0;
   tpu_dtype_t dtype = nearest || exact ? TPU_F32 : r->dtype;
   tpui_hlo_t at = tpui_iota(b, dtype, 1, &out, 0);
-  tpui_hlo_t step = ratio(r, op, i, in, out, dtype);
+  tpui_hlo_t step = scale_ratio(r, op, i, in, out, dtype);
   if (nearest || exact) {
     if (exact) at = tpui_binary_constant(b, "add", at, 0.5);
     at = tpui_unary(b, "floor", tpui_binary(b, "multiply", at, step));

@@ -7,8 +7,8 @@
 #include "lower/pointwise.h"
 
 /* A window that ends at each element and reaches back over all before it. XLA makes it a tree. */
-static tpui_hlo_t running(tpui_builder_t* b, const char* region, tpui_hlo_t x, int dim,
-                          tpui_hlo_t identity) {
+static tpui_hlo_t running_scan(tpui_builder_t* b, const char* region, tpui_hlo_t x, int dim,
+                               tpui_hlo_t identity) {
   int64_t window[TPU_MAX_RANK], pairs[2] = {x.rank, 2};
   const char* rows = "";
   for (int i = 0; i < x.rank; ++i) {
@@ -34,7 +34,7 @@ void tpui_lower_cumulative(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   if (has_kernel(b, meta->dtype) && meta->rank > 0) {
     tpui_hlo_t x = tpui_operand_as(op, 0, meta->dtype), result;
-    const tpui_host_attr_t attr = {"dim", tpui_dim_attr(op, 0, x.rank)};
+    const tpui_call_attr_t attr = {"dim", tpui_dim_attr(op, 0, x.rank)};
     const tpui_type_t type = {x.dtype, x.rank, x.sizes};
     tpui_host_call(b, op->argument[0] == 'a' ? "cumsum" : "cumprod", 1, &x, 1, &attr, 1, &type,
                    &result);
@@ -47,7 +47,7 @@ void tpui_lower_cumulative(const tpui_lowering_t* op) {
   if (dim >= 0 && meta->numel > 0) {
     bool is_sum = strcmp(op->argument, "add") == 0;
     tpui_hlo_t identity = tpui_convert(b, tpui_constant(b, TPU_F64, is_sum ? 0.0 : 1.0), x.dtype);
-    x = running(b, tpui_text_combiner(b, op->argument, x.dtype), x, dim, identity);
+    x = running_scan(b, tpui_text_combiner(b, op->argument, x.dtype), x, dim, identity);
   }
   tpui_set_result(op, 0, x);
 }
@@ -84,7 +84,7 @@ void tpui_lower_logcumsumexp(const tpui_lowering_t* op) {
   int dim = tpui_dim_attr(op, 0, x.rank);
   if (tpui_refuse_complex(op, x) || !tpui_ok(b)) return;
   if (dim >= 0 && meta->numel > 0) {
-    x = running(b, log_add_region(b, x.dtype), x, dim, tpui_lowest(b, x.dtype));
+    x = running_scan(b, log_add_region(b, x.dtype), x, dim, tpui_lowest(b, x.dtype));
   }
   tpui_set_result(op, 0, x);
 }

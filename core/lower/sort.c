@@ -99,7 +99,7 @@ static bool has_kernel(const tpui_builder_t* b, tpui_hlo_t x) {
 }
 
 static tpui_hlo_t kernel_argsort(tpui_builder_t* b, tpui_hlo_t x, int dim, bool descending) {
-  const tpui_host_attr_t attrs[] = {{"descending", descending}, {"dim", dim}};
+  const tpui_call_attr_t attrs[] = {{"descending", descending}, {"dim", dim}};
   const tpui_type_t type = {TPU_I64, x.rank, x.sizes};
   tpui_hlo_t result;
   tpui_host_call(b, "argsort", 1, &x, 2, attrs, 1, &type, &result);
@@ -108,7 +108,7 @@ static tpui_hlo_t kernel_argsort(tpui_builder_t* b, tpui_hlo_t x, int dim, bool 
 
 /* Values and indices of a kernel whose results have `size` elements along dim. */
 static void kernel_pick(tpui_builder_t* b, const char* kernel, int operand_count,
-                        const tpui_hlo_t* operands, int attr_count, const tpui_host_attr_t* attrs,
+                        const tpui_hlo_t* operands, int attr_count, const tpui_call_attr_t* attrs,
                         int dim, int64_t size, tpui_hlo_t out[2]) {
   tpui_hlo_t x = operands[0];
   int64_t sizes[TPU_MAX_RANK];
@@ -167,7 +167,7 @@ void tpui_lower_sort(const tpui_lowering_t* op) {
   int dim = tpui_wrap_dim(tpu_attr_int(attrs, 1, -1), x.rank);
   bool descending = tpu_attr_int(attrs, 2, 0) != 0;
   if (has_kernel(b, x) && tpui_result_needed(op, 0)) {
-    const tpui_host_attr_t call_attrs[] = {{"descending", descending}, {"dim", dim}};
+    const tpui_call_attr_t call_attrs[] = {{"descending", descending}, {"dim", dim}};
     tpui_hlo_t results[2];
     kernel_pick(b, "sort", 1, &x, 2, call_attrs, dim, x.sizes[dim], results);
     tpui_set_result_reshaped(op, 0, results[0]);
@@ -232,7 +232,7 @@ void tpui_lower_topk(const tpui_lowering_t* op) {
     return;
   }
   if (has_kernel(b, x)) {
-    const tpui_host_attr_t call_attrs[] = {{"dim", dim}, {"largest", largest}};
+    const tpui_call_attr_t call_attrs[] = {{"dim", dim}, {"largest", largest}};
     tpui_hlo_t results[2];
     kernel_pick(b, "topk", 1, &x, 2, call_attrs, dim, k, results);
     tpui_set_result_reshaped(op, 0, results[0]);
@@ -259,7 +259,7 @@ static void set_ranked(const tpui_lowering_t* op, tpui_hlo_t x, int dim, tpui_hl
   tpui_builder_t* b = op->b;
   if (has_kernel(b, x)) {
     const tpui_hlo_t operands[] = {x, rank};
-    const tpui_host_attr_t attr = {"dim", dim};
+    const tpui_call_attr_t attr = {"dim", dim};
     tpui_hlo_t results[2];
     kernel_pick(b, "kth", 2, operands, 1, &attr, dim, 1, results);
     tpui_set_result_reshaped(op, 0, results[0]);
@@ -323,7 +323,7 @@ void tpui_lower_cummax(const tpui_lowering_t* op) {
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   if (!tpui_ok(b)) return;
   if (has_kernel(b, x)) {
-    const tpui_host_attr_t attr = {"dim", dim};
+    const tpui_call_attr_t attr = {"dim", dim};
     tpui_hlo_t results[2];
     bool greatest = op->argument[0] == 'G';
     kernel_pick(b, greatest ? "cummax" : "cummin", 1, &x, 1, &attr, dim, x.sizes[dim], results);

@@ -125,7 +125,7 @@ TPU_TEST(compile_options_bytes) {
   tpu_strbuf_free(&bytes);
 }
 
-/* Rewrites that change numbers (docs/decisions/009-no-algebraic-simplifier.md) are off however a
+/* Rewrites that change numbers (docs/decisions/011-no-algebraic-simplifier.md) are off however a
  * program is compiled; one pass list is sent per program, so it has to name all of them. */
 TPU_TEST(compile_options_switch_the_simplifier_off) {
   tpu_platform_t platform = platform_of(TPU_PLATFORM_CPU);
