@@ -26,6 +26,7 @@ tpu_meta_id_t strided_meta(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10
 tpu_op_t op_row(const char* name);
 
 // One call. Operands, attributes and results are added in the op table's order, then record().
+// Up to 10 operands and 4 results need no allocation.
 class Call {
  public:
   explicit Call(tpu_op_t op, tpu_call_variant_t variant = TPU_CALL_FUNCTIONAL) {
@@ -33,7 +34,6 @@ class Call {
     call_.variant = variant;
     call_.compute_dtype = TPU_DTYPE_INVALID;
     call_.has_metas = false;
-    tpu_attrs_begin(&attrs_);
   }
   ~Call() {
     for (size_t k = 0; k < results_.size(); ++k) {
@@ -48,12 +48,23 @@ class Call {
   // (as NONE). Throws for tensors of other devices.
   Call& tensor(const at::Tensor& t) {
     tpu_operand_t& o = operands_.emplace_back();
-    if (C10_LIKELY(t.defined() && is_tpu(t) && !is_lazy(t))) {
+    if (C10_LIKELY(is_plain(t))) {
       tensor_operand(t, &o);
     } else {
       other_tensor(t, &o);
     }
     return *this;
+  }
+  // False, and the call is of no more use, for what takes more than adding an operand: lazy,
+  // undefined, complex numbers, tensors of other devices.
+  bool try_tensor(const at::Tensor& t) {
+    tpu_operand_t& o = operands_.emplace_back();
+    if (C10_LIKELY(is_plain(t))) return tensor_operand(t, &o), true;
+    return t.defined() && is_cpu_scalar(t) && cpu_scalar_operand(t, &o);
+  }
+  // False, and the call is of no more use, for a complex number.
+  bool try_scalar(const at::Scalar& value) {
+    return scalar_operand(value, &operands_.emplace_back());
   }
   Call& optional(const std::optional<at::Tensor>& t) {
     return t.has_value() && t->defined() ? tensor(*t) : none();
@@ -79,23 +90,23 @@ class Call {
 
   // --- attributes ---
   Call& attr(int64_t value) {
-    tpu_attrs_add_int(&attrs_, value);
+    tpu_attrs_add_int(attributes(), value);
     return *this;
   }
   Call& attr_none() {
-    tpu_attrs_add_none(&attrs_);
+    tpu_attrs_add_none(attributes());
     return *this;
   }
   Call& attr_ints(c10::IntArrayRef values) {
-    tpu_attrs_add_ints(&attrs_, values.data(), values.size());
+    tpu_attrs_add_ints(attributes(), values.data(), values.size());
     return *this;
   }
   Call& attr_dtype(c10::ScalarType type) {
-    tpu_attrs_add_dtype(&attrs_, checked_dtype(type));
+    tpu_attrs_add_dtype(attributes(), checked_dtype(type));
     return *this;
   }
   Call& attr_text(c10::string_view text) {
-    tpu_attrs_add_text(&attrs_, text.data(), text.size());
+    tpu_attrs_add_text(attributes(), text.data(), text.size());
     return *this;
   }
 
@@ -116,6 +127,13 @@ class Call {
     owned_.push_back(false);
     return *this;
   }
+  // Written to operand 0, which is a tpu tensor.
+  Call& written_to_first() {
+    const tpu_operand_t& first = operands_.front();
+    results_.push_back({first.storage, first.view, first.offset});
+    owned_.push_back(false);
+    return *this;
+  }
   void set_result_meta(size_t k, tpu_meta_id_t meta) { results_[k].meta = meta; }
   Call& compute(tpu_dtype_t dtype) {
     call_.compute_dtype = dtype;
@@ -133,10 +151,10 @@ class Call {
     // signature only when someone changed it.
     if (C10_UNLIKELY(!salted_)) {
       salted_ = true;
-      if (complex_numbers_ != 0) tpu_attrs_add_int(&attrs_, complex_numbers_);
+      if (complex_numbers_ != 0) tpu_attrs_add_int(attributes(), complex_numbers_);
       const c10::ScalarType dtype = c10::get_default_dtype_as_scalartype();
-      if (dtype != c10::ScalarType::Float) tpu_attrs_add_dtype(&attrs_, checked_dtype(dtype));
-      TPU_THROW_IF_ERROR(tpu_attrs_intern(&attrs_, &call_.attrs));
+      if (dtype != c10::ScalarType::Float) tpu_attrs_add_dtype(attributes(), checked_dtype(dtype));
+      if (has_attrs_) TPU_THROW_IF_ERROR(tpu_attrs_intern(&attrs_, &call_.attrs));
     }
     call_.operand_count = static_cast<int>(operands_.size());
     call_.operands = operands_.data();
@@ -162,15 +180,22 @@ class Call {
   }
 
  private:
+  static bool is_plain(const at::Tensor& t) { return t.defined() && is_tpu(t) && !is_lazy(t); }
+  tpu_attrs_builder_t* attributes() {
+    if (!has_attrs_) tpu_attrs_begin(&attrs_);
+    has_attrs_ = true;
+    return &attrs_;
+  }
   void other_tensor(const at::Tensor& tensor, tpu_operand_t* out);
   // Replaces the last operand, a host number that is complex, by a 0-dim device tensor.
   void complex_number(const at::Scalar& value, bool wrapped);
 
   tpu_call_t call_{};
-  c10::SmallVector<tpu_operand_t, 8> operands_;
+  c10::SmallVector<tpu_operand_t, 10> operands_;
   c10::SmallVector<tpu_result_t, 4> results_;
   c10::SmallVector<bool, 4> owned_;
   bool salted_ = false;
+  bool has_attrs_ = false;
   // Complex numbers promote as numbers but travel as tensors: which operands do so is part of the
   // key.
   int64_t complex_numbers_ = 0;
