@@ -90,12 +90,12 @@ void NumberRules::check(const c10::FunctionSchema& schema, const c10::IValue* ar
 }
 
 void check_fits(const c10::IValue& number, c10::ScalarType type) {
-  if (number.isNone() || number.isTensor() || c10::isFloat8Type(type)) return;
+  if (number.isNone() || number.isTensor()) return;
   const at::Scalar value = number.toScalar();
   if (value.isComplex() && !c10::isComplexType(type)) return;  // another error, and the op's own
   AT_DISPATCH_V2(type, "scalar", AT_WRAP([&] { (void)value.to<scalar_t>(); }), at::kHalf,
                  at::kBFloat16, at::kBool, AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX),
-                 AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
+                 AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), AT_EXPAND(AT_FLOAT8_TYPES));
 }
 
 }  // namespace tpu_shim

@@ -233,3 +233,58 @@ def test_dropout_does_not_hide_nan(mode):
   assert x.grad.isnan().all().item()
   z = F.dropout(torch.full((64,), -1.0, device=DEVICE), 0.5)
   assert z.signbit().all().item()  # -1 * 0 is -0
+
+
+FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
+OTHERS = [
+  torch.float32,
+  torch.float64,
+  torch.float16,
+  torch.bfloat16,
+  torch.int64,
+  torch.int32,
+  torch.int16,
+  torch.uint8,
+  torch.bool,
+]
+# Around the largest numbers (448 and 57344), where they round up, and where rounding twice shows.
+EDGES = [0, 1, 240, 448, 449, 463, 464, 465, 479, 480, 1e4, 57344, 61439, 61440, 65000, 1e30, inf]
+EDGES += [2.0**-9, 2.0**-10, 2.0**-17, 1.0625, 1.1875, nan]
+
+
+def test_float8_conversions_saturate_and_round_as_on_the_cpu(mode):
+  """Every float8 number to all other dtypes, and numbers around the limits from all of them."""
+  numbers = torch.tensor(EDGES + [-x for x in EDGES], dtype=torch.float64)
+  whole = numbers[numbers.abs() < 2**31]
+  calls, names = [], []
+  for narrow in FLOAT8:
+    every = torch.arange(256, dtype=torch.uint8).view(narrow)
+    numbers_only = every[every.float().isfinite()]
+    for other in OTHERS + FLOAT8:
+      source = numbers if other.is_floating_point else whole
+      calls.append((source.to(other), narrow))
+      calls.append((every if other.is_floating_point else numbers_only, other))
+      names += [f"{other} to {narrow}", f"{narrow} to {other}"]
+  on_device = [source.to(DEVICE).to(dtype) for source, dtype in calls]
+  for name, (source, dtype), mine in zip(names, calls, on_device):
+    torch.testing.assert_close(
+      mine.cpu().to(torch.float64),
+      source.to(dtype).to(torch.float64),
+      rtol=0,
+      atol=0,
+      equal_nan=True,
+      msg=lambda m, name=name: f"{name}: {m}",
+    )
+
+
+def test_float8_numbers_fit_or_are_refused_as_on_the_cpu(mode):
+  def make(value, device):
+    try:
+      return (
+        torch.full((2,), value, dtype=torch.float8_e4m3fn, device=device).cpu().float().tolist()
+      )
+    except RuntimeError as error:
+      return str(error)
+
+  for value in (1000.0, -1000.0, 465.0, inf, 464.0, 448.0, 1.0):
+    assert make(value, DEVICE) == make(value, "cpu"), value

@@ -23,7 +23,13 @@ static float_format_t float_format(tpu_dtype_t dtype) {
   }
 }
 
-/* Rounds to nearest even. Values beyond the largest finite one become infinity (NaN without it). */
+/* A dtype without infinities has its largest number instead, as in PyTorch. */
+static double saturated(tpu_dtype_t dtype, double value) {
+  if (dtype != TPU_F8E4M3FN || isnan(value)) return value;
+  return fmin(fmax(value, -TPUI_F8E4M3FN_MAX), TPUI_F8E4M3FN_MAX);
+}
+
+/* Rounds to nearest even. Values beyond the largest finite one become infinity. */
 static uint64_t float_bits(tpu_dtype_t dtype, double value) {
   uint64_t bits;
   if (dtype == TPU_F64) {
@@ -52,6 +58,7 @@ static uint64_t float_bits(tpu_dtype_t dtype, double value) {
 }
 
 static void append_float(tpu_strbuf_t* out, tpu_dtype_t dtype, double value) {
+  value = saturated(dtype, value);
   uint64_t bits = float_bits(dtype, value);
   char text[64];
   // Short decimals are easier to read; they must be the exact value.
@@ -158,7 +165,7 @@ tpui_hlo_t tpui_lowest(tpui_builder_t* b, tpu_dtype_t dtype) {
     case TPU_I16: return tpui_constant_int(b, dtype, INT16_MIN);
     case TPU_I32: return tpui_constant_int(b, dtype, INT32_MIN);
     case TPU_I64: return tpui_constant_int(b, dtype, INT64_MIN);
-    case TPU_F8E4M3FN: return tpui_constant(b, dtype, -448.0);
+    case TPU_F8E4M3FN: return tpui_constant(b, dtype, -TPUI_F8E4M3FN_MAX);
     default: return tpui_constant(b, dtype, -INFINITY);
   }
 }
@@ -174,7 +181,7 @@ tpui_hlo_t tpui_highest(tpui_builder_t* b, tpu_dtype_t dtype) {
     case TPU_I16: return tpui_constant_int(b, dtype, INT16_MAX);
     case TPU_I32: return tpui_constant_int(b, dtype, INT32_MAX);
     case TPU_I64: return tpui_constant_int(b, dtype, INT64_MAX);
-    case TPU_F8E4M3FN: return tpui_constant(b, dtype, 448.0);
+    case TPU_F8E4M3FN: return tpui_constant(b, dtype, TPUI_F8E4M3FN_MAX);
     default: return tpui_constant(b, dtype, INFINITY);
   }
 }

@@ -51,6 +51,9 @@ struct tpui_builder_t {
  * tpui_memo_put. Keys of different users differ in word 0. */
 bool tpui_memo_get(tpui_builder_t* b, const uint64_t key[4], tpui_hlo_t* out_value);
 void tpui_memo_put(tpui_builder_t* b, const uint64_t key[4], tpui_hlo_t value);
+/* The largest number of float8_e4m3fn, which has no infinity. */
+#define TPUI_F8E4M3FN_MAX 448.0
+
 enum { TPUI_MEMO_CONSTANT = 1, TPUI_MEMO_VIEW = 2, TPUI_MEMO_NUMBER = 3, TPUI_MEMO_CONVERT = 4 };
 
 /* Latches a status (takes it). */

@@ -52,6 +52,17 @@ static tpui_hlo_t float_to_int(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtyp
   return raw_convert(b, raw_convert(b, x, TPU_I32), dtype);
 }
 
+/* PyTorch rounds to float32 first. What lies beyond the largest number of float8_e4m3fn becomes that
+ * number there, and NaN in XLA. */
+static tpui_hlo_t to_float8(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
+  x = tpui_convert(b, x, TPU_F32);
+  if (dtype == TPU_F8E4M3FN) {
+    x = tpui_binary_constant(b, "minimum", x, TPUI_F8E4M3FN_MAX);
+    x = tpui_binary_constant(b, "maximum", x, -TPUI_F8E4M3FN_MAX);
+  }
+  return raw_convert(b, x, dtype);
+}
+
 /* Not as a conversion: XLA makes a choice between y and 0 of convert(x) * y, also for NaN in y. */
 static tpui_hlo_t bool_to_float(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
   return tpui_select(b, x, tpui_constant(b, dtype, 1.0), tpui_constant(b, dtype, 0.0));
@@ -71,6 +82,7 @@ tpui_hlo_t tpui_convert(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
   if (from == TPU_KIND_COMPLEX && to != TPU_KIND_COMPLEX) {
     return tpui_convert(b, tpui_unary(b, "real", x), dtype);
   }
+  if (to == TPU_KIND_FLOAT && tpu_dtype_bytes(dtype) == 1) return to_float8(b, x, dtype);
   if (from == TPU_KIND_FLOAT && to < TPU_KIND_FLOAT) return float_to_int(b, x, dtype);
   if (from == TPU_KIND_BOOL && to == TPU_KIND_FLOAT) return bool_to_float(b, x, dtype);
   return raw_convert(b, x, dtype);

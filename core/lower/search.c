@@ -3,6 +3,7 @@
 
 #include "lower/gather.h"
 #include "lower/op_lowering.h"
+#include "lower/pointwise.h"
 #include "lower/sort.h"
 
 /* Sequences up to this length are counted instead of bisected: one fused loop, no gathers. */
@@ -22,18 +23,34 @@ static tpui_hlo_t count_left(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t 
   return tpui_reduce(b, "add", tpui_convert(b, left, TPU_I64), 1, &last);
 }
 
-tpui_hlo_t tpui_search_sorted(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values,
-                              bool right) {
-  if (!tpui_ok(b)) return values;
-  int64_t length = sequence.sizes[1];
-  if (length <= MAX_COUNTED) return count_left(b, sequence, values, right);
-  tpui_hlo_t low = tpui_full_like(b, values, TPU_I64, 0);
-  tpui_hlo_t high = tpui_full_like(b, values, TPU_I64, (double)length);
+/* What decides at a place of the sequence whether the search goes on to the right of it. */
+typedef struct search_t {
+  tpui_builder_t* b;
+  tpui_hlo_t sequence, values;
+  bool right;
+  bool counted;               // the two below are set, and enough
+  tpui_hlo_t count, numbers;  // elements that stay left of the value; elements that are not NaN
+} search_t;
+
+static tpui_hlo_t goes_right(const search_t* s, tpui_hlo_t place) {
+  tpui_builder_t* b = s->b;
+  if (!s->counted) {
+    return stays_left(b, tpui_take_along(b, s->sequence, 1, place), s->values, s->right);
+  }
+  return tpui_binary(b, "or", tpui_compare(b, "LT", place, s->count),
+                     tpui_compare(b, "GE", place, s->numbers));
+}
+
+static tpui_hlo_t bisect(const search_t* s) {
+  tpui_builder_t* b = s->b;
+  int64_t length = s->sequence.sizes[1];
+  tpui_hlo_t low = tpui_full_like(b, s->values, TPU_I64, 0);
+  tpui_hlo_t high = tpui_full_like(b, s->values, TPU_I64, (double)length);
   tpui_hlo_t one = tpui_constant_int(b, TPU_I64, 1);
   for (int64_t rest = length; rest > 0 && tpui_ok(b); rest /= 2) {
     tpui_hlo_t middle =
         tpui_binary(b, "shift_right_logical", tpui_binary(b, "add", low, high), one);
-    tpui_hlo_t left = stays_left(b, tpui_take_along(b, sequence, 1, middle), values, right);
+    tpui_hlo_t left = goes_right(s, middle);
     tpui_hlo_t open = tpui_compare(b, "LT", low, high);
     tpui_hlo_t above = tpui_binary(b, "and", open, left);
     tpui_hlo_t below = tpui_binary(b, "and", open, tpui_unary(b, "not", left));
@@ -41,6 +58,31 @@ tpui_hlo_t tpui_search_sorted(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t
     high = tpui_select(b, below, middle, high);
   }
   return low;
+}
+
+tpui_hlo_t tpui_search_sorted(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values,
+                              bool right) {
+  if (!tpui_ok(b)) return values;
+  search_t s = {.b = b, .sequence = sequence, .values = values, .right = right};
+  if (sequence.sizes[1] > MAX_COUNTED) return bisect(&s);
+  return count_left(b, sequence, values, right);
+}
+
+/* Short sequences of floats may end in NaN, which is not greater than anything: a bisection that
+ * meets one goes to its right. So the counts are bisected, to the place that PyTorch gives. */
+static tpui_hlo_t search_with_nan(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t values,
+                                  bool right) {
+  bool is_short = sequence.sizes[1] <= MAX_COUNTED;
+  if (!is_short || !tpu_dtype_is_float(sequence.dtype)) {
+    return tpui_search_sorted(b, sequence, values, right);
+  }
+  const int last = 1;
+  tpui_hlo_t nan = tpui_convert(b, tpui_is_nan(b, sequence), TPU_I64);
+  tpui_hlo_t nans = tpui_reduce_keep(b, "add", nan, 1, &last);
+  search_t s = {.b = b, .sequence = sequence, .values = values, .counted = true};
+  s.numbers = tpui_binary(b, "subtract", tpui_constant_int(b, TPU_I64, sequence.sizes[1]), nans);
+  s.count = tpui_binary(b, "subtract", count_left(b, sequence, values, right), nans);
+  return bisect(&s);
 }
 
 /* Sequence of rank 1 (searched by all values) or lines that match the values' lines. */
@@ -57,12 +99,13 @@ static void lower_search(const tpui_lowering_t* op, tpui_hlo_t sequence, tpui_hl
   }
   sequence = tpui_reshape(b, sequence, 2, (const int64_t[]){lines, length});
   values = tpui_reshape(b, values, 2, (const int64_t[]){lines, total / lines});
-  tpui_set_result_reshaped(op, 0, tpui_search_sorted(b, sequence, values, right));
+  tpui_set_result_reshaped(op, 0, search_with_nan(b, sequence, values, right));
 }
 
 /* Operands: sorted_sequence, values, sorter?; attributes: out_int32, right, side?. */
 void tpui_lower_searchsorted(const tpui_lowering_t* op) {
-  tpui_hlo_t sequence = tpui_at_least_1d(op->b, tpui_operand(op, 0));
+  tpu_dtype_t dtype = tpui_compute_dtype(op);
+  tpui_hlo_t sequence = tpui_at_least_1d(op->b, tpui_operand_as(op, 0, dtype));
   if (tpui_has_operand(op, 2)) {
     sequence = tpui_take_along(op->b, sequence, sequence.rank - 1, tpui_operand(op, 2));
   }
@@ -70,12 +113,13 @@ void tpui_lower_searchsorted(const tpui_lowering_t* op) {
   if (tpu_attr_kind(op->record->attrs, 2) == TPU_ATTR_TEXT) {
     right = strcmp(tpu_attr_text(op->record->attrs, 2), "right") == 0;
   }
-  lower_search(op, sequence, tpui_operand_as(op, 1, sequence.dtype), right);
+  lower_search(op, sequence, tpui_operand_as(op, 1, dtype), right);
 }
 
 /* Operands: values, boundaries; attributes: out_int32, right. */
 void tpui_lower_bucketize(const tpui_lowering_t* op) {
-  tpui_hlo_t sequence = tpui_at_least_1d(op->b, tpui_operand(op, 1));
+  tpu_dtype_t dtype = tpui_compute_dtype(op);
+  tpui_hlo_t sequence = tpui_at_least_1d(op->b, tpui_operand_as(op, 1, dtype));
   bool right = tpu_attr_int(op->record->attrs, 1, 0) != 0;
-  lower_search(op, sequence, tpui_operand_as(op, 0, sequence.dtype), right);
+  lower_search(op, sequence, tpui_operand_as(op, 0, dtype), right);
 }
