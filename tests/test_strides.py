@@ -24,8 +24,9 @@ SAMPLES = 8  # of each entry, from all over its list
 # Where the promise is another device's habit.
 EXEMPT = {
   "native_batch_norm": "in evaluation, fake tensors save CUDA's statistics, which nobody reads",
-  "nn.functional.pad.replicate_negative": "a piece of a channels_last image gives a row-major one",
 }
+# Row-major results of images that are not: PyTorch's meta kernels, which we ask, say so.
+ROW_MAJOR_PADS = ("nn.functional.pad.reflect", "nn.functional.pad.replicate")
 
 
 def entries():
@@ -33,7 +34,7 @@ def entries():
   for op in op_db:
     full = op.name + ("." + op.variant_test_name if op.variant_test_name else "")
     if (op.name in tested or full in tested) and torch.float32 in op.dtypes:
-      if full not in EXEMPT:
+      if full not in EXEMPT and not full.startswith(ROW_MAJOR_PADS):
         yield full, op
 
 
