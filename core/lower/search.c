@@ -41,7 +41,7 @@ static tpui_hlo_t goes_right(const search_t* s, tpui_hlo_t place) {
                      tpui_compare(b, "GE", place, s->numbers));
 }
 
-static tpui_hlo_t bisect(const search_t* s) {
+static tpui_hlo_t bisect_sequence(const search_t* s) {
   tpui_builder_t* b = s->b;
   int64_t length = s->sequence.sizes[1];
   tpui_hlo_t low = tpui_full_like(b, s->values, TPU_I64, 0);
@@ -64,7 +64,7 @@ tpui_hlo_t tpui_search_sorted(tpui_builder_t* b, tpui_hlo_t sequence, tpui_hlo_t
                               bool right) {
   if (!tpui_ok(b)) return values;
   search_t s = {.b = b, .sequence = sequence, .values = values, .right = right};
-  if (sequence.sizes[1] > MAX_COUNTED) return bisect(&s);
+  if (sequence.sizes[1] > MAX_COUNTED) return bisect_sequence(&s);
   return count_left(b, sequence, values, right);
 }
 
@@ -82,7 +82,7 @@ static tpui_hlo_t search_with_nan(tpui_builder_t* b, tpui_hlo_t sequence, tpui_h
   search_t s = {.b = b, .sequence = sequence, .values = values, .counted = true};
   s.numbers = tpui_binary(b, "subtract", tpui_constant_int(b, TPU_I64, sequence.sizes[1]), nans);
   s.count = tpui_binary(b, "subtract", count_left(b, sequence, values, right), nans);
-  return bisect(&s);
+  return bisect_sequence(&s);
 }
 
 /* Sequence of rank 1 (searched by all values) or lines that match the values' lines. */
