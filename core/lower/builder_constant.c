@@ -24,7 +24,7 @@ static float_format_t float_format(tpu_dtype_t dtype) {
 }
 
 /* A dtype without infinities has its largest number instead, as in PyTorch. */
-static double saturated(tpu_dtype_t dtype, double value) {
+static double saturated_number(tpu_dtype_t dtype, double value) {
   if (dtype != TPU_F8E4M3FN || isnan(value)) return value;
   return fmin(fmax(value, -TPUI_F8E4M3FN_MAX), TPUI_F8E4M3FN_MAX);
 }
@@ -58,7 +58,7 @@ static uint64_t float_bits(tpu_dtype_t dtype, double value) {
 }
 
 static void append_float(tpu_strbuf_t* out, tpu_dtype_t dtype, double value) {
-  value = saturated(dtype, value);
+  value = saturated_number(dtype, value);
   uint64_t bits = float_bits(dtype, value);
   char text[64];
   // Short decimals are easier to read; they must be the exact value.
