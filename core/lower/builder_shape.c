@@ -52,8 +52,8 @@ static tpui_hlo_t float_to_int(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtyp
   return raw_convert(b, raw_convert(b, x, TPU_I32), dtype);
 }
 
-/* PyTorch rounds to float32 first. What lies beyond the largest number of float8_e4m3fn becomes that
- * number there, and NaN in XLA. */
+/* PyTorch rounds to float32 first. What lies beyond the largest number of float8_e4m3fn becomes
+ * that number there, and NaN in XLA. */
 static tpui_hlo_t to_float8(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype) {
   x = tpui_convert(b, x, TPU_F32);
   if (dtype == TPU_F8E4M3FN) {
