@@ -3,6 +3,7 @@
 #include <string.h>
 #include <tgmath.h>
 
+#include "base/series.h"
 #include "host/isa.h"
 
 typedef tpui_chunk_t chunk_t;
@@ -13,17 +14,7 @@ typedef tpui_chunk_t chunk_t;
 enum { LOG_TERMS = 10, SINE_TERMS = 10, EXP_TERMS = 13 };
 static const double log_terms[LOG_TERMS] = {2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13,
                                             2.0 / 11, 2.0 / 9,  2.0 / 7,  2.0 / 5,  2.0 / 3};
-/* sin: (-1)^k / (2k+1)!, k = 10 ... 1 */
-static const double sine_terms[SINE_TERMS] = {1 / 51090942171709440000.0,
-                                              -1 / 121645100408832000.0,
-                                              1 / 355687428096000.0,
-                                              -1 / 1307674368000.0,
-                                              1 / 6227020800.0,
-                                              -1 / 39916800.0,
-                                              1 / 362880.0,
-                                              -1 / 5040.0,
-                                              1 / 120.0,
-                                              -1 / 6.0};
+static const double sine_terms[SINE_TERMS] = {TPU_SINE_SERIES};
 /* exp: 1/k!, k = 13 ... 1 */
 static const double exp_terms[EXP_TERMS] = {1 / 6227020800.0,
                                             1 / 479001600.0,

@@ -1,6 +1,7 @@
 /* Philox 4x32-10 and the distributions that everything else is made of. random.h states the
  * contract.
  */
+#include "base/series.h"
 #include "lower/gather.h"
 #include "lower/random.h"
 
@@ -181,18 +182,7 @@ static tpui_hlo_t quarter_wave(tpui_builder_t* b, tpui_hlo_t t, tpui_hlo_t odd) 
   tpui_hlo_t s = tpui_binary(b, "subtract", tpui_constant(b, dtype, 0.25), t);
   tpui_hlo_t x = tpui_binary_constant(b, "multiply", s, 6.283185307179586);
   tpui_hlo_t square = tpui_binary(b, "multiply", x, x);
-  static const double terms[] = {// (-1)^k / (2k + 1)!, highest first
-                                 1 / 51090942171709440000.0,
-                                 -1 / 121645100408832000.0,
-                                 1 / 355687428096000.0,
-                                 -1 / 1307674368000.0,
-                                 1 / 6227020800.0,
-                                 -1 / 39916800.0,
-                                 1 / 362880.0,
-                                 -1 / 5040.0,
-                                 1 / 120.0,
-                                 -1 / 6.0,
-                                 1.0};
+  static const double terms[] = {TPU_SINE_SERIES, 1.0};
   int first = dtype == TPU_F64 ? 0 : 5;
   tpui_hlo_t sum = tpui_full_like(b, t, dtype, terms[first]);
   for (size_t k = (size_t)first + 1; k < sizeof terms / sizeof terms[0]; ++k) {
