@@ -77,8 +77,8 @@ tidy: build/tests/build.ninja
 	$(call clang-tidy,all,--checks=$(ANALYZER))
 
 # Without what takes a failed call's status for NULL, or a rank for unbounded.
-NOT_ANALYZED = core.CallAndMessage core.NonNullParamChecker core.NullDereference \
-  core.NullPointerArithm core.UndefinedBinaryOperatorResult core.uninitialized.Assign \
+NOT_ANALYZED = core.BitwiseShift core.CallAndMessage core.DivideZero core.NonNullParamChecker \
+  core.NullDereference core.NullPointerArithm core.UndefinedBinaryOperatorResult core.uninitialized.Assign \
   optin.performance.Padding security.ArrayBound \
   security.insecureAPI.DeprecatedOrUnsafeBufferHandling unix.cstring.UninitializedRead
 comma := ,
