@@ -1,5 +1,5 @@
-// What Debug mode verifies in the shim: indices before an op, and the numbers that go through the
-// host. What is launched the engine verifies itself (engine/finite.h).
+// What Debug mode verifies in the shim: the numbers that go through the host. What is launched the
+// engine verifies itself (engine/finite.h).
 #ifndef TPU_SHIM_DEBUG_CHECKS_H_
 #define TPU_SHIM_DEBUG_CHECKS_H_
 
@@ -12,11 +12,6 @@
 namespace tpu_shim {
 
 inline bool debug_mode() { return tpu_engine_mode(engine()) == TPU_MODE_DEBUG; }
-
-// Checks an op with flag CHECK_INDEX by its argument names (index, indices, target and dim).
-// IndexError "index X is out of bounds for dimension D with size N" at the first that is. Reads the
-// index tensors.
-void check_index_arguments(const c10::FunctionSchema& schema, const c10::IValue* args);
 
 // True when ops that run on the host are to be searched for NaN and infinity
 // (TORCH_TPU_CHECK_NONFINITE).

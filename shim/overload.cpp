@@ -3,8 +3,6 @@
 
 #include <unordered_map>
 
-#include "debug_checks.h"
-
 namespace tpu_shim {
 
 namespace {
@@ -101,8 +99,6 @@ void Overload::check_numbers(const c10::IValue* args) const {
 
 void Overload::run(torch::jit::Stack* stack) {
   check_numbers(arguments(*stack));
-  if (C10_UNLIKELY(debug_mode()) && has(TPU_OP_CHECK_INDEX))
-    check_index_arguments(op_.schema(), arguments(*stack));
   switch (variant_) {
     case TPU_CALL_FUNCTIONAL:
       if (has(TPU_OP_OVERWRITE) && kinds_[0] == ArgumentKind::kTensor) {

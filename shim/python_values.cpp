@@ -64,6 +64,14 @@ void throw_python_error() {
   throw error;
 }
 
+void throw_index_error(const std::string& text) {
+  Gil gil;
+  PyRef module(PyImport_ImportModule("torch_tpu.errors"));
+  PyRef type(PyObject_GetAttrString(module.get(), "IndexError"));
+  PyErr_SetString(type.get(), text.c_str());
+  throw_python_error();
+}
+
 std::string take_python_error() {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) throw_python_error();
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;

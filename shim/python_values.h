@@ -1,5 +1,5 @@
-// Calling Python from a kernel: PyTorch values to Python objects and back. Everything but Gil needs
-// the GIL.
+// Calling Python from a kernel: PyTorch values to Python objects and back. Everything but Gil and
+// throw_index_error needs the GIL.
 #ifndef TPU_SHIM_PYTHON_VALUES_H_
 #define TPU_SHIM_PYTHON_VALUES_H_
 
@@ -24,6 +24,8 @@ struct Gil {
 
 // Throws the exception that Python has set, in a form that may cross threads.
 [[noreturn]] void throw_python_error();
+// Throws torch_tpu.errors.IndexError. Takes the GIL itself.
+[[noreturn]] void throw_index_error(const std::string& text);
 // "Type: text" of the exception that Python has set, which is cleared. Throws what is no Exception.
 std::string take_python_error();
 

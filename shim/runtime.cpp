@@ -6,6 +6,8 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "python_values.h"
+
 namespace tpu_shim {
 
 std::atomic<tpu_engine_t*> g_engine{nullptr};
@@ -123,7 +125,7 @@ void throw_status(tpu_status_t status) {
   switch (code) {
     case TPU_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
     case TPU_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
-    case TPU_OUT_OF_RANGE: TORCH_CHECK_INDEX(false, text);
+    case TPU_OUT_OF_RANGE: throw_index_error(text);
     default: TORCH_CHECK(false, text);
   }
   // Unreachable: each branch throws, but the macros do not tell the compiler.

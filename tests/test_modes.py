@@ -5,7 +5,6 @@ import torch
 from torch.nn import functional as F
 
 import models
-import op_table
 import torch_tpu
 from support import (
   MODES,
@@ -266,85 +265,6 @@ def line_of(error):
       found = step.tb_lineno
     step = step.tb_next
   return found
-
-
-def on_tpu(*values):
-  return torch.tensor(values, device="tpu")
-
-
-def ones(*sizes):
-  return torch.ones(*sizes, device="tpu")
-
-
-# One call for each row of the op table with the flag CHECK_INDEX.
-INDEX_ERRORS = {
-  "embedding": lambda: F.embedding(on_tpu(0, 9), ones(4, 3)),
-  "embedding_backward": lambda: torch.ops.aten.embedding_dense_backward(
-    ones(2, 3), on_tpu(0, 9), 4, -1, False
-  ),
-  "index_select": lambda: ones(4).index_select(0, on_tpu(4)),
-  "gather": lambda: ones(2, 3).gather(1, on_tpu([0, 5], [1, 2])),
-  "index": lambda: ones(5)[on_tpu(-6)],
-  "index_put": lambda: ones(5).index_put_((on_tpu(5),), torch.tensor(1.0, device="tpu")),
-  "take": lambda: ones(2, 2).take(on_tpu(4)),
-  "put": lambda: ones(2, 2).put_(on_tpu(-5), ones(1)),
-  "scatter": lambda: ones(3).scatter_(0, on_tpu(3), ones(1)),
-  "scatter_value": lambda: ones(3).scatter_(0, on_tpu(3), 2.0),
-  "scatter_combine": lambda: ones(3).scatter_(0, on_tpu(3), ones(1), reduce="add"),
-  "scatter_value_combine": lambda: ones(3).scatter_(0, on_tpu(3), 2.0, reduce="multiply"),
-  "scatter_add": lambda: ones(3).scatter_add_(0, on_tpu(3), ones(1)),
-  "scatter_reduce": lambda: ones(3).scatter_reduce_(0, on_tpu(3), ones(1), "amax"),
-  "index_add": lambda: ones(3).index_add_(0, on_tpu(-4), ones(1)),
-  "index_copy": lambda: ones(3).index_copy_(0, on_tpu(3), ones(1)),
-  "index_fill": lambda: ones(3).index_fill_(0, on_tpu(3), 2.0),
-  "index_reduce": lambda: ones(3).index_reduce_(0, on_tpu(3), ones(1), "amax"),
-  "nll_loss": lambda: F.cross_entropy(ones(2, 3), on_tpu(0, 3)),
-  "nll_loss_backward": lambda: torch.ops.aten.nll_loss_backward(
-    ones(()), ones(2, 3), on_tpu(0, 3), None, 1, -100, ones(())
-  ),
-  "nll_loss2d": lambda: F.cross_entropy(ones(1, 3, 1, 2), on_tpu([[0, 3]])),
-  "nll_loss2d_backward": lambda: torch.ops.aten.nll_loss2d_backward(
-    ones(()), ones(1, 3, 1, 2), on_tpu([[0, 3]]), None, 1, -100, ones(())
-  ),
-}
-
-
-def test_every_row_with_indices_has_a_case():
-  assert set(INDEX_ERRORS) == {row.name for row in op_table.read() if "CHECK_INDEX" in row.flags}
-
-
-@pytest.mark.parametrize("name", list(INDEX_ERRORS))
-def test_debug_raises_index_errors_at_the_line(name):
-  with eager_mode("debug"):
-    with pytest.raises((IndexError, RuntimeError), match="(?i)range|bound|index"):
-      INDEX_ERRORS[name]()
-    assert torch.ones(2, device="tpu").sum().item() == 2  # the device still works
-
-
-@pytest.mark.parametrize("name", list(INDEX_ERRORS))
-@pytest.mark.parametrize("where", ["fused", "strict"])
-def test_wrong_indices_touch_no_other_memory(name, where):
-  """Outside Debug the result is unspecified, neighbours stay as they were, nothing crashes."""
-  with eager_mode(where):
-    neighbours = [torch.full((64,), float(k), device="tpu") for k in range(8)]
-    synchronize()
-    try:
-      INDEX_ERRORS[name]().cpu()
-    except (IndexError, RuntimeError):
-      pass
-    assert [n.unique().tolist() for n in neighbours] == [[float(k)] for k in range(8)]
-
-
-def test_wrong_index_writes_leave_the_target(device):
-  """An out-of-range index writes nowhere, also not to the clamped place, or raises."""
-  with eager_mode("fused"):
-    x = torch.zeros(6, device="tpu")
-    try:
-      x[torch.tensor([1, 6, -7], device="tpu")] = 5.0
-      values = x.tolist()
-    except (IndexError, RuntimeError):
-      return
-  assert values == [0, 5, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

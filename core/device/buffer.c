@@ -79,6 +79,7 @@ tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count, const int64_t
     atomic_init(&buffer->ready, false);
     atomic_init(&buffer->host, NULL);
     buffer->pjrt = NULL;
+    buffer->run = 0;
   }
   return NULL;
 }
@@ -129,6 +130,8 @@ void tpu_buffer_release(tpu_buffer_t* buffer) {
 }
 
 int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer) { return buffer->bytes; }
+
+uint64_t tpu_buffer_run(const tpu_buffer_t* buffer) { return buffer->run; }
 
 bool tpu_buffer_has_content(const tpu_buffer_t* buffer) { return buffer->pjrt != NULL; }
 

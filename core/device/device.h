@@ -101,6 +101,9 @@ TPU_MUST_USE tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** o
 int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer);
 /* False once the content was donated to a program. */
 bool tpu_buffer_has_content(const tpu_buffer_t* buffer);
+/* Number of the program's run that makes the content: runs of a device are counted from 1, in the
+ * order in which they begin. 0: it came from the host. */
+uint64_t tpu_buffer_run(const tpu_buffer_t* buffer);
 void tpu_buffer_retain(tpu_buffer_t* buffer);
 void tpu_buffer_release(tpu_buffer_t* buffer);
 

@@ -17,6 +17,7 @@ struct tpu_device_t {
   char* version;          // owned
   bool enforce_limit;     // the limit was asked for, so exceeding it is our error to report
   atomic_bool host_calls;
+  _Atomic uint64_t runs;  // begun so far
 
   tpu_mutex_t mutex;  // guards the rest
   tpu_memory_stats_t stats;
@@ -29,6 +30,7 @@ struct tpu_buffer_t {
   tpu_device_t* device;
   pjrt_buffer_t* pjrt;  // owned; NULL once donated
   int64_t bytes;        // what the accounting holds for it
+  uint64_t run;         // that makes the content, 0: none
   _Atomic(void*) host;  // cached UnsafePointer
   tpu_buffer_t* next_free;
 };

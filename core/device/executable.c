@@ -315,13 +315,17 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
   /* Memory is booked before the run, so that two threads cannot pass the limit together. */
   TPU_RETURN_IF_ERROR(
       tpui_buffers_reserve(executable->device, output_count, output_bytes, freed, out_outputs));
+  uint64_t run = 1 + atomic_fetch_add_explicit(&executable->device->runs, 1, memory_order_relaxed);
   tpu_status_t status = execute_once(executable, input_count, kept, space);
   if (TPU_UNLIKELY(status != NULL)) {
     freed -= drop_taken(input_count, inputs, donated);
     tpui_buffers_cancel(executable->device, output_count, out_outputs, freed);
     return status;
   }
-  for (int i = 0; i < output_count; ++i) out_outputs[i]->pjrt = space->outputs[i];
+  for (int i = 0; i < output_count; ++i) {
+    out_outputs[i]->pjrt = space->outputs[i];
+    out_outputs[i]->run = run;
+  }
   for (int i = 0; donated != NULL && i < input_count; ++i) {
     if (donated[i] != 0) tpui_buffer_drop_donated(inputs[i]);
   }

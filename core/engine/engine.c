@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
 #include "host/host.h"
@@ -55,6 +56,7 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   tpui_flights_free(e);
   tpu_recorder_free(&e->recorder);
   tpui_plan_cache_clear(&e->plans);
+  tpui_flags_free(e);
   for (size_t i = 0; i < e->undo_count; ++i) tpu_value_release(&e->pool, e->undo[i].old);
   tpu_value_pool_free(&e->pool);
   tpu_memo_destroy(e->memo);

@@ -7,6 +7,7 @@
 #include "base/layout.h"
 #include "engine/errors.h"
 #include "engine/finite.h"
+#include "engine/flags.h"
 
 /* Jobs that may wait at once; bounds the memory that windows in flight hold. */
 #define MAX_IN_FLIGHT 4
@@ -43,6 +44,7 @@ void tpui_flights_free(tpu_engine_t* e) {
   while (e->free_flights != NULL) {
     tpui_flight_t* flight = e->free_flights;
     e->free_flights = flight->next_free;
+    tpu_free(flight->job.flags);
     tpu_free(flight->memory);
     tpu_free(flight);
   }
@@ -203,6 +205,7 @@ static void fail_flight(tpui_flight_t* f) {
 static void finish_flight(tpui_flight_t* f) {
   tpu_engine_t* e = f->engine;
   e->stats.launches += f->job.launches;
+  tpui_flags_watch(e, &f->job);
   if (TPU_LIKELY(f->job.error == NULL)) {
     hand_out(f);
   } else {

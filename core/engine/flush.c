@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "engine/errors.h"
+#include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/loop.h"
 #include "engine/watch.h"
@@ -57,6 +59,7 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   }
   if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
+  e->partition.checks = tpu_env_bool(TPU_ENV_CHECK_INDEX);
   tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
@@ -112,6 +115,7 @@ tpu_status_t tpui_flush(tpu_engine_t* e) {
   bool waits = true;
   while (waits) {
     tpui_wait_for_room(e);
+    tpui_flags_bound(e);
     if (e->recorder.record_count == 0) return NULL;
     if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, "it waits for the device");
     TPU_RETURN_IF_ERROR(flush_now(e, &waits));
@@ -145,10 +149,13 @@ static tpu_status_t await_contents(tpu_engine_t* e) {
 
 /* The error to tell at a sync, once. */
 static tpu_status_t sync_contents(tpu_engine_t* e) {
-  tpu_status_t error = await_contents(e), pending = tpui_take_pending(e);
-  if (pending == NULL) return error;
-  tpu_status_free(error);  // the earlier one is the cause, or as good
-  return pending;
+  tpu_status_t error = await_contents(e), wrong = tpui_flags_look(e, UINT64_MAX);
+  tpu_status_t pending = tpui_take_pending(e);
+  // Of several errors the earlier one is the cause, or as good.
+  tpu_status_t told = pending != NULL ? pending : error != NULL ? error : wrong;
+  if (error != told) tpu_status_free(error);
+  if (wrong != told) tpu_status_free(wrong);
+  return told;
 }
 
 /* Flushes if the mode or the size of the window asks for it. */

@@ -186,7 +186,7 @@ static tpu_status_t make_steps(maker_t* m, batch_t* batch) {
     batch->requests[p].executable = NULL;
     batch->errors[p] = NULL;
     variant->broken |= error != NULL;
-    TPU_RETURN_IF_ERROR(tpu_step_make(&batch->partition->programs[p], &batch->lowered[p].packed,
+    TPU_RETURN_IF_ERROR(tpu_step_make(&batch->partition->programs[p], &batch->lowered[p],
                                       executable, error, &variant->steps[p]));
     ++variant->step_count;
   }

@@ -80,6 +80,9 @@ struct tpu_engine_t {
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;
 
+  tpu_flag_t* watched;  // what checks found and nobody looked at yet, oldest run first
+  size_t watched_count, watched_capacity;
+
   tpu_status_t pending_error;  // of a launch that nobody has been told about
   uint64_t pending_job;        // serial of its job
   tpu_engine_stats_t stats;

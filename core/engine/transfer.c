@@ -3,6 +3,7 @@
 
 #include "engine/append.h"
 #include "engine/errors.h"
+#include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
 #include "engine/storage.h"
@@ -85,6 +86,13 @@ tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, 
   // The copy itself needs no lock: the value is held, so that no program may take its buffer.
   status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
   tpu_mutex_lock(&engine->lock);
+  // What went wrong up to here is told now: the content may come from it.
+  tpu_status_t wrong = tpui_flags_look(engine, tpu_buffer_run(value->ready.buffer));
+  if (status == NULL) {
+    status = wrong;
+  } else {
+    tpu_status_free(wrong);
+  }
   tpu_value_set_awaited(&engine->pool, value);
   tpu_value_release(&engine->pool, value);
   tpu_mutex_unlock(&engine->lock);

@@ -77,10 +77,21 @@ static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_
   return status;
 }
 
+static void keep_flag(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t* buffer) {
+  tpu_checks_retain(step->checks);
+  job->flags[job->flag_count++] =
+      (tpu_flag_t){.buffer = buffer, .checks = step->checks, .job = job->serial};
+}
+
 static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
   tpu_buffer_t* inline_buffers[INLINE_BUFFERS];
   uint8_t inline_donated[INLINE_BUFFERS];
-  size_t inputs = (size_t)step->input_count + 2, outputs = step->output_count;
+  size_t inputs = (size_t)step->input_count + 2, values = step->output_count;
+  size_t outputs = values + (step->checks != NULL);
+  if (step->checks != NULL) {
+    TPU_RETURN_IF_ERROR(tpu_grow((void**)&job->flags, &job->flag_capacity, job->flag_count + 1,
+                                 sizeof(*job->flags)));
+  }
   tpu_buffer_t** buffers = inline_buffers;  // inputs, then outputs
   uint8_t* donated = inline_donated;
   void* memory = NULL;
@@ -98,7 +109,8 @@ static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
     status = run_step(job, step, buffers, donated, buffers + inputs);
     if (status == NULL) {
       ++job->launches;
-      for (size_t i = 0; i < outputs; ++i) job->buffers[step->outputs[i]] = buffers[inputs + i];
+      for (size_t i = 0; i < values; ++i) job->buffers[step->outputs[i]] = buffers[inputs + i];
+      if (step->checks != NULL) keep_flag(job, step, buffers[inputs + values]);
     }
   }
   tpu_free(memory);

@@ -10,6 +10,13 @@
 #include "launch/step.h"
 #include "trace/value.h"
 
+/* What the checks of one program found, until somebody looks (tpu_flag_look). */
+typedef struct tpu_flag_t {
+  tpu_buffer_t* buffer;  // I64[checks->count]; owned
+  tpu_checks_t* checks;  // one reference
+  uint64_t job;          // serial
+} tpu_flag_t;
+
 typedef struct tpu_job_t {
   tpu_device_t* device;
   uint64_t serial;  // never reused
@@ -21,6 +28,8 @@ typedef struct tpu_job_t {
   uint32_t value_count;
   tpu_buffer_t** buffers;  // [value_count] results so far; NULL before and after failures
   const tpu_slot_t* slots;
+  tpu_flag_t* flags;  // out: of the steps with checks that ran, in order; each to be dropped
+  size_t flag_count, flag_capacity;
   int64_t launches;     // out: programs executed
   tpu_status_t error;   // out: the first failure; owned
   uint64_t failed_job;  // in: serial; out: the job whose failure it is, which an external may bring
@@ -28,5 +37,10 @@ typedef struct tpu_job_t {
 
 /* Runs all steps. Steps whose inputs failed are skipped. Failures are left in job->error. */
 void tpu_job_run(tpu_job_t* job);
+
+/* Waits for what the checks found and gives the error of the first that is not in order, or the
+ * error of the program itself. */
+TPU_MUST_USE tpu_status_t tpu_flag_look(const tpu_flag_t* flag);
+void tpu_flag_drop(tpu_flag_t* flag);
 
 #endif  // TPU_LAUNCH_LAUNCH_H_

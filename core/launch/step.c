@@ -18,9 +18,12 @@ static void fill_arrays(const tpu_program_t* program, tpu_step_t* step) {
     step->outputs[i] = program->outputs[i];
     step->output_bytes[i] = tpu_meta_bytes(tpu_meta_get(w->value_metas[program->outputs[i]]));
   }
+  if (step->checks != NULL) {
+    step->output_bytes[program->output_count] = (int64_t)(step->checks->count * sizeof(int64_t));
+  }
 }
 
-tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_packed_t* packed,
+tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_lowered_t* lowered,
                            tpu_executable_t* executable, tpu_status_t error, tpu_step_t* out_step) {
   size_t inputs = program->input_count, outputs = program->output_count;
   tpu_record_t first;
@@ -31,12 +34,14 @@ tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_packed_t* packed,
                      .record_count = program->record_count,
                      .input_count = program->input_count,
                      .output_count = program->output_count,
-                     .packed = *packed};
-  *packed = (tpu_packed_t){0};
+                     .packed = lowered->packed,
+                     .checks = lowered->checks};
+  lowered->packed = (tpu_packed_t){0};
+  lowered->checks = NULL;
   *out_step = (tpu_step_t){0};
   tpu_layout_t layout;
   tpu_layout_init(&layout);
-  TPU_LAYOUT_ADD(&layout, step.output_bytes, outputs);
+  TPU_LAYOUT_ADD(&layout, step.output_bytes, outputs + 1);
   TPU_LAYOUT_ADD(&layout, step.inputs, inputs);
   TPU_LAYOUT_ADD(&layout, step.outputs, outputs);
   TPU_LAYOUT_ADD(&layout, step.releases, inputs + outputs);
@@ -55,6 +60,7 @@ void tpu_step_free(tpu_step_t* step) {
   tpu_executable_release(step->executable);
   tpu_status_free(step->error);
   tpu_packed_free(&step->packed);
+  tpu_checks_release(step->checks);
   tpu_free(step->memory);
   *step = (tpu_step_t){0};
 }

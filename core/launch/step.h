@@ -13,17 +13,18 @@ typedef struct tpu_step_t {
   uint32_t* inputs;    // references
   uint8_t* donatable;  // [input_count + 2] the program may take the content; packed numbers: 0
   uint32_t output_count;
-  uint32_t* outputs;  // window value numbers
-  int64_t* output_bytes;
-  tpu_packed_t packed;  // its last arguments; owned
+  uint32_t* outputs;      // window value numbers
+  int64_t* output_bytes;  // [output_count], and those of the checks
+  tpu_packed_t packed;    // its last arguments; owned
+  tpu_checks_t* checks;   // what its last result, behind the outputs, says; a reference or NULL
   uint32_t release_count;
   uint32_t* releases;  // window values that no later step reads and nobody else holds
   void* memory;        // of the arrays above
 } tpu_step_t;
 
-/* The step of a program. Takes `executable`, `error` (one of them is NULL) and what is in `packed`,
- * also when it fails. It releases nothing yet: see tpu_steps_plan_releases. */
-TPU_MUST_USE tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_packed_t* packed,
+/* The step of a program. Takes `executable`, `error` (one of them is NULL) and what is in `lowered`
+ * but its text, also when it fails. It releases nothing yet: see tpu_steps_plan_releases. */
+TPU_MUST_USE tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_lowered_t* lowered,
                                         tpu_executable_t* executable, tpu_status_t error,
                                         tpu_step_t* out_step);
 /* Frees what the step owns; zeroes are fine. */

@@ -83,6 +83,8 @@ void tpui_builder_free(tpui_builder_t* b) {
   b->arena = NULL;
   tpu_free(b->memo);
   b->memo = NULL;
+  tpu_free(b->checked);
+  b->checked = NULL;
   tpu_strbuf_free(&b->body);
   tpu_status_free(b->status);
   b->status = NULL;

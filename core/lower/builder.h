@@ -197,6 +197,25 @@ tpui_hlo_t tpui_view_read(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* 
 tpui_hlo_t tpui_view_write(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
                            const tpu_meta_t* view, uint32_t slot, tpui_hlo_t update);
 
+/* --- checks of data: told to the host beside the results (lower/check.h) --- */
+
+/* All of `index` lies in [0, size), or in [-size, size) with `negative`; else an index error that
+ * names `dim` (-1: none). Nothing is emitted for an empty index. */
+void tpui_check_index(const tpui_lowering_t* op, tpui_hlo_t index, int64_t size, bool negative,
+                      int dim);
+/* No element of `bad` (BOOL) is true; else an error with `text`, a literal that follows the op's
+ * name. */
+void tpui_check_none(const tpui_lowering_t* op, tpui_hlo_t bad, tpu_status_code_t code,
+                     const char* text);
+/* All elements of `x` lie in [low, high], and none is NaN; an infinite `high` bounds nothing. */
+void tpui_check_within(const tpui_lowering_t* op, tpui_hlo_t x, double low, double high,
+                       const char* text);
+/* `number`, rank 0 and not negative, is at most `most`. */
+void tpui_check_at_most(const tpui_lowering_t* op, tpui_hlo_t number, int64_t most,
+                        tpu_status_code_t code, const char* text);
+/* False when checks are switched off: what only they need can be left out. */
+bool tpui_checks_data(const tpui_builder_t* b);
+
 /* Memory for lowering functions that need arrays of unknown length; freed with the builder. NULL
  * after an error. */
 void* tpui_arena(tpui_builder_t* b, size_t bytes);

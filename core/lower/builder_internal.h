@@ -23,12 +23,19 @@ typedef struct tpui_known_value_t {
   tpui_hlo_t value;
 } tpui_known_value_t;
 
+/* What check k of the program looked at, and what it found (I64, rank 0). */
+typedef struct tpui_checked_t {
+  int32_t of;  // SSA number
+  tpui_hlo_t found;
+} tpui_checked_t;
+
 struct tpui_builder_t {
   const tpu_program_t* program;
   const tpu_window_t* window;
-  tpu_status_t status;  // first failure
-  const char* op_name;  // of the record being lowered; "" outside
-  tpu_strbuf_t body;    // operations, one a line
+  tpu_status_t status;    // first failure
+  const char* op_name;    // of the record being lowered; "" outside
+  uint32_t record_index;  // of the same, in the window
+  tpu_strbuf_t body;      // operations, one a line
   int32_t next_id;
   tpui_arena_block_t* arena;
 
@@ -45,7 +52,16 @@ struct tpui_builder_t {
   tpu_packed_t* packed;
   tpui_hlo_t packed_doubles;  // arguments; id TPUI_ID_ERROR when there are none
   tpui_hlo_t packed_ints;
+
+  tpu_checks_t* checks;     // NULL while there are none
+  tpui_checked_t* checked;  // [checks->count]
+  size_t checked_capacity;
 };
+
+/* Adds a check that finds nothing: a program needs some result. */
+void tpui_check_nothing(tpui_builder_t* b);
+/* The result that all checks make, I64[checks->count]; there are some. */
+tpui_hlo_t tpui_checks_result(tpui_builder_t* b);
 
 /* Looks a key up; when absent returns false and `*out_memo` is where the caller stores it with
  * tpui_memo_put. Keys of different users differ in word 0. */

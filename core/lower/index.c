@@ -9,6 +9,7 @@ void tpui_lower_index_select(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_at_least_1d(op->b, tpui_operand(op, 0));
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   tpui_hlo_t index = tpui_at_least_1d(op->b, tpui_operand(op, 1));
+  if (tpui_ok(op->b)) tpui_check_index(op, index, x.sizes[dim], false, dim);
   tpui_set_result_reshaped(op, 0, tpui_take_dim(op->b, x, dim, index));
 }
 
@@ -20,15 +21,20 @@ void tpui_lower_gather(const tpui_lowering_t* op) {
     tpui_set_result(op, 0, tpui_constant(op->b, x.dtype, 0));
     return;
   }
+  tpui_check_index(op, index, x.sizes[dim], false, dim);
   tpui_set_result_reshaped(op, 0, tpui_take_along(op->b, x, dim, index));
 }
 
 void tpui_lower_take(const tpui_lowering_t* op) {
-  tpui_set_result(op, 0, tpui_take_flat(op->b, tpui_operand(op, 0), tpui_operand(op, 1)));
+  tpui_hlo_t x = tpui_operand(op, 0), index = tpui_operand(op, 1);
+  tpui_check_index(op, index, tpui_count(x, 0, x.rank), true, -1);
+  tpui_set_result(op, 0, tpui_take_flat(op->b, x, index));
 }
 
 void tpui_lower_embedding(const tpui_lowering_t* op) {
-  tpui_set_result(op, 0, tpui_take_dim(op->b, tpui_operand(op, 0), 0, tpui_operand(op, 1)));
+  tpui_hlo_t x = tpui_operand(op, 0), index = tpui_operand(op, 1);
+  if (tpui_ok(op->b)) tpui_check_index(op, index, x.sizes[0], false, 0);
+  tpui_set_result(op, 0, tpui_take_dim(op->b, x, 0, index));
 }
 
 /* --- index lists (x[i, :, j]) --- */
@@ -68,13 +74,15 @@ static bool read_list(const tpui_lowering_t* op, tpui_index_list_t* list) {
 
 /* One number per element: the position in the merged dimension. Clamped for reading; for writing,
  * an index outside becomes `merged`, which a scatter drops. */
-static tpui_hlo_t merge_indices(tpui_builder_t* b, const tpui_index_list_t* list, tpui_hlo_t x,
-                                bool clamp) {
+static tpui_hlo_t merge_indices(const tpui_lowering_t* op, const tpui_index_list_t* list,
+                                tpui_hlo_t x, bool clamp) {
+  tpui_builder_t* b = op->b;
   tpui_hlo_t position = tpui_constant_int(b, TPU_I64, 0);
   tpui_hlo_t valid = tpui_constant(b, TPU_BOOL, 1);
   int64_t merged = 1;
   for (int k = 0; k < list->count; ++k) {
     int64_t size = x.sizes[list->dims[k]];
+    tpui_check_index(op, list->indices[k], size, true, list->dims[k]);
     merged *= size;
     tpui_hlo_t index = clamp ? tpui_clamp_index(b, list->indices[k], size)
                              : tpui_wrap_index(b, list->indices[k], size);
@@ -132,7 +140,7 @@ bool tpui_index_list_read(const tpui_lowering_t* op, tpui_hlo_t x, bool clamp,
       list->merged[list->merged_rank - 1] *= size;
     }
   }
-  if (list->count > 0) list->position = merge_indices(op->b, list, x, clamp);
+  if (list->count > 0) list->position = merge_indices(op, list, x, clamp);
   return tpui_ok(op->b);
 }
 

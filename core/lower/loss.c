@@ -109,6 +109,8 @@ void tpui_lower_huber_loss_backward(const tpui_lowering_t* op) {
 void tpui_lower_binary_cross_entropy(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   pair_t p = read_pair(op, 0);
+  tpui_check_within(op, p.x, 0, 1, "all elements of input should be between 0 and 1");
+  tpui_check_within(op, p.y, 0, 1, "all elements of target should be between 0 and 1");
   tpui_hlo_t floor_value = constant_like(b, p.x, -100);
   tpui_hlo_t log_x = tpui_binary(b, "maximum", tpui_unary(b, "log", p.x), floor_value);
   tpui_hlo_t log_rest = tpui_unary(b, "log_plus_one", tpui_unary(b, "negate", p.x));
@@ -149,6 +151,14 @@ typedef struct nll_t {
   int dim;
 } nll_t;
 
+/* An ignored target is in order whatever it is. */
+static void check_targets(const tpui_lowering_t* op, const nll_t* n) {
+  tpui_builder_t* b = op->b;
+  if (!tpui_checks_data(b) || !tpui_ok(b) || n->x.rank == 0) return;
+  tpui_hlo_t counted = tpui_select(b, n->valid, n->target, tpui_constant_int(b, TPU_I64, 0));
+  tpui_check_index(op, counted, n->x.sizes[n->dim], false, n->dim);
+}
+
 /* Operands k: self, k+1: target, k+2: weight?; attributes: reduction, ignore_index. */
 static nll_t read_nll(const tpui_lowering_t* op, int k) {
   tpui_builder_t* b = op->b;
@@ -161,6 +171,7 @@ static nll_t read_nll(const tpui_lowering_t* op, int k) {
   n.target = tpui_reshape(b, tpui_operand_as(op, k + 1, TPU_I64), n.x.rank, sizes);
   tpui_hlo_t ignored = tpui_constant_int(b, TPU_I64, tpu_attr_int(op->record->attrs, 1, -100));
   n.valid = tpui_compare(b, "NE", n.target, ignored);
+  check_targets(op, &n);
   n.weighted = tpui_has_operand(op, k + 2);
   if (n.weighted) n.weight = tpui_operand_as(op, k + 2, n.x.dtype);
   return n;

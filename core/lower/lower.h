@@ -5,12 +5,14 @@
  *
  * Arguments of @main: first the program's inputs in order, each with its value's dtype and sizes
  * (row-major), then the numbers of the dynamic slots (packed.h).
- * Results: the program's outputs in order, with their values' dtypes and sizes.
+ * Results: the program's outputs in order, with their values' dtypes and sizes; then, if it checks
+ * its data, what the checks found (check.h).
  */
 #ifndef TPU_LOWER_LOWER_H_
 #define TPU_LOWER_LOWER_H_
 
 #include "base/strbuf.h"
+#include "lower/check.h"
 #include "lower/packed.h"
 #include "partition/program.h"
 
@@ -21,6 +23,7 @@ extern "C" {
 typedef struct tpu_lowered_t {
   tpu_strbuf_t text;
   tpu_packed_t packed;
+  tpu_checks_t* checks;  // one reference; NULL: none
 } tpu_lowered_t;
 
 /* Lowers a program. On failure the text names the operation and what it could not do;

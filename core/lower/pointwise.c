@@ -121,11 +121,23 @@ void tpui_lower_rsub(const tpui_lowering_t* op) {
                      add_scaled(op, "subtract", scaled_summand(op, 1), scaled_summand(op, 0)));
 }
 
+/* Integers have no quotient by zero, floats have one. `y` is operand 1. */
+static void check_divisor(const tpui_lowering_t* op, tpui_hlo_t y) {
+  double value;
+  const tpu_meta_t* result = tpui_result_meta(op, 0);
+  if (!tpui_checks_data(op->b) || !tpui_ok(op->b) || y.dtype == TPU_BOOL) return;
+  if (!tpu_dtype_is_integral(y.dtype) || result->numel == 0) return;
+  if (tpui_operand_constant(op, 1, &value) && value != 0) return;
+  tpui_check_none(op, tpui_compare_constant(op->b, "EQ", y, 0), TPU_INVALID_ARGUMENT,
+                  "ZeroDivisionError");
+}
+
 /* Any two-operand StableHLO op; booleans use the logical op where one means the same. */
 void tpui_lower_binary(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
   const char* name = op->argument;
   if (x.dtype == TPU_BOOL && strcmp(name, "multiply") == 0) name = "and";
+  if (strcmp(name, "remainder") == 0) check_divisor(op, y);
   tpui_set_pointwise(op, 0, tpui_binary(op->b, name, x, y));
 }
 
@@ -178,8 +190,9 @@ static tpui_hlo_t floor_divide(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
 }
 
 void tpui_lower_floor_divide(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0,
-                     floor_divide(op->b, tpui_math_operand(op, 0), tpui_math_operand(op, 1)));
+  tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
+  check_divisor(op, y);
+  tpui_set_pointwise(op, 0, floor_divide(op->b, x, y));
 }
 
 /* div.Tensor_mode; attribute 0: rounding mode. */
@@ -190,6 +203,7 @@ void tpui_lower_div_mode(const tpui_lowering_t* op) {
     mode = tpu_attr_text(op->record->attrs, 0);
   }
   tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
+  if (mode[0] != '\0') check_divisor(op, y);
   if (strcmp(mode, "floor") == 0) {
     tpui_set_pointwise(op, 0, floor_divide(b, x, y));
   } else if (strcmp(mode, "trunc") == 0) {
@@ -205,8 +219,9 @@ void tpui_lower_div_mode(const tpui_lowering_t* op) {
 }
 
 void tpui_lower_remainder(const tpui_lowering_t* op) {
-  tpui_set_pointwise(op, 0,
-                     floor_remainder(op->b, tpui_math_operand(op, 0), tpui_math_operand(op, 1)));
+  tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
+  check_divisor(op, y);
+  tpui_set_pointwise(op, 0, floor_remainder(op->b, x, y));
 }
 
 /* --- powers --- */

@@ -125,6 +125,7 @@ static void lower_record(tpui_builder_t* b, uint32_t index) {
   const tpu_op_info_t* info = tpu_op_info(record.op);
   tpui_op_lowering_t lowering = tpui_op_lowering(record.op);
   b->op_name = info->name;
+  b->record_index = index;
   if (lowering.function == NULL) {
     tpui_fail(b, TPU_UNIMPLEMENTED, "no lowering for operation %d", (int)record.op);
     return;
@@ -176,6 +177,14 @@ static void append_meta_type(tpu_strbuf_t* out, const tpu_meta_t* meta) {
   tpui_append_type(out, meta->dtype, meta->rank, meta->sizes);
 }
 
+/* Of the result behind the outputs, if there is one. */
+static void append_checks_type(const tpui_builder_t* b, tpu_strbuf_t* out) {
+  if (b->checks == NULL) return;
+  int64_t count = b->checks->count;
+  if (b->program->output_count > 0) tpu_strbuf_append(out, ", ");
+  tpui_append_type(out, TPU_I64, 1, &count);
+}
+
 static void append_packed(tpu_strbuf_t* out, uint32_t* argument, uint32_t count,
                           tpu_dtype_t dtype) {
   int64_t size = count;
@@ -206,31 +215,38 @@ static void append_signature(tpui_builder_t* b, tpu_lowered_t* lowered) {
     if (i > 0) tpu_strbuf_append(out, ", ");
     append_meta_type(out, output_meta(b, i));
   }
+  append_checks_type(b, out);
   tpu_strbuf_append(out, ")");
 }
 
-static void append_return(tpui_builder_t* b, tpu_strbuf_t* out) {
+static void append_return(tpui_builder_t* b, tpui_hlo_t checks, tpu_strbuf_t* out) {
   const tpu_program_t* program = b->program;
   tpu_strbuf_append(out, "\"func.return\"(");
   for (uint32_t i = 0; i < program->output_count; ++i) {
     if (i > 0) tpu_strbuf_append(out, ", ");
     tpui_append_value(out, b->values[program->outputs[i]]);
   }
+  if (b->checks != NULL) {
+    if (program->output_count > 0) tpu_strbuf_append(out, ", ");
+    tpui_append_value(out, checks);
+  }
   tpu_strbuf_append(out, ") : (");
   for (uint32_t i = 0; i < program->output_count; ++i) {
     if (i > 0) tpu_strbuf_append(out, ", ");
     append_meta_type(out, output_meta(b, i));
   }
+  append_checks_type(b, out);
   tpu_strbuf_append(out, ") -> ()\n");
 }
 
 static void write_text(tpui_builder_t* b, tpu_lowered_t* lowered) {
   tpu_strbuf_t* out = &lowered->text;
+  tpui_hlo_t checks = b->checks != NULL ? tpui_checks_result(b) : tpui_harmless();
   tpu_strbuf_append(out, "module @tpu {\nfunc.func @main(");
   append_signature(b, lowered);
   tpu_strbuf_append(out, " {\n");
   tpu_strbuf_append_bytes(out, tpu_strbuf_text(&b->body), b->body.size);
-  append_return(b, out);
+  append_return(b, checks, out);
   tpu_strbuf_append(out, "}\n}\n");
 }
 
@@ -242,7 +258,10 @@ tpu_status_t tpu_lower_program(const tpu_program_t* program, tpu_lowered_t* out_
   for (uint32_t i = 0; status == NULL && tpui_ok(&b) && i < program->record_count; ++i) {
     lower_record(&b, program->records[i]);
   }
+  // A program whose records only check their data, and find that there is none.
+  if (program->output_count == 0 && b.checks == NULL) tpui_check_nothing(&b);
   if (status == NULL && tpui_ok(&b)) write_text(&b, out_lowered);
+  out_lowered->checks = b.checks;
   status = tpu_status_join(status, b.status);
   b.status = NULL;
   if (status == NULL) status = tpu_strbuf_status(&b.body);
@@ -255,4 +274,6 @@ tpu_status_t tpu_lower_program(const tpu_program_t* program, tpu_lowered_t* out_
 void tpu_lowered_free(tpu_lowered_t* lowered) {
   tpu_strbuf_free(&lowered->text);
   tpu_packed_free(&lowered->packed);
+  tpu_checks_release(lowered->checks);
+  lowered->checks = NULL;
 }

@@ -4,6 +4,8 @@
  */
 #include "lower/random.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "lower/gather.h"
@@ -43,6 +45,10 @@ void tpui_lower_normal(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   tpu_dtype_t dtype = tpui_math_dtype(meta->dtype);
   bool is_log = strcmp(op->argument, "log") == 0;
+  if (tpui_operand_meta(op, argument_at(op, 1)) != NULL) {
+    tpui_check_within(op, tpui_operand(op, argument_at(op, 1)), 0, INFINITY,
+                      "normal expects all elements of std >= 0.0");
+  }
   if (tpu_dtype_kind(meta->dtype) == TPU_KIND_COMPLEX) {
     tpui_fail(b, TPU_UNIMPLEMENTED, "complex normal numbers");
     return;
@@ -112,6 +118,9 @@ void tpui_lower_bernoulli(const tpui_lowering_t* op) {
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   tpui_hlo_t p = tpui_operand(op, argument_at(op, 1));
   tpu_dtype_t dtype = p.dtype == TPU_F64 && p.rank > 0 ? TPU_F64 : TPU_F32;
+  if (tpui_operand_meta(op, argument_at(op, 1)) != NULL) {
+    tpui_check_within(op, p, 0, 1, "Expected p_in >= 0 && p_in <= 1 to be true, but got false");
+  }
   if (tpui_host_calls(b)) {
     set_by_kernel(op, "bernoulli", 1, dtype);
     return;
@@ -290,6 +299,18 @@ static tpui_hlo_t multinomial_call(const tpui_random_t* r, tpui_hlo_t weights, i
   return classes;
 }
 
+/* Weights are finite and not negative, and every row has one above zero. */
+static void check_weights(const tpui_lowering_t* op, tpui_hlo_t weights) {
+  tpui_builder_t* b = op->b;
+  const int dim = 1;
+  tpui_check_within(op, weights, 0, weights.dtype == TPU_F64 ? DBL_MAX : (double)FLT_MAX,
+                    "probability tensor contains either `inf`, `nan` or element < 0");
+  if (!tpui_checks_data(b)) return;
+  tpui_hlo_t most = tpui_reduce(b, "maximum", weights, 1, &dim);
+  tpui_check_none(op, tpui_compare_constant(b, "LE", most, 0), TPU_INVALID_ARGUMENT,
+                  "invalid multinomial distribution (sum of probabilities <= 0)");
+}
+
 /* Operands: weights ([C] or [N, C], not normalised), seed, offset; attributes: samples,
  * replacement. */
 void tpui_lower_multinomial(const tpui_lowering_t* op) {
@@ -302,6 +323,7 @@ void tpui_lower_multinomial(const tpui_lowering_t* op) {
   int64_t classes = weights.sizes[weights.rank - 1];
   const int64_t sizes[] = {weights.rank > 1 ? weights.sizes[0] : 1, classes};
   weights = tpui_reshape(b, tpui_convert(b, weights, tpui_math_dtype(weights.dtype)), 2, sizes);
+  check_weights(op, weights);
   tpui_hlo_t drawn = tpui_host_calls(b) ? multinomial_call(&r, weights, samples, replacement)
                      : replacement      ? draw_classes(&r, weights, samples)
                                         : draw_distinct(&r, weights, samples);

@@ -28,6 +28,7 @@ void tpui_lower_scatter(const tpui_lowering_t* op) {
   tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
   tpui_hlo_t source = read_source(op, 2, x.dtype);
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
+  tpui_check_index(op, index, x.sizes[dim], false, dim);
   const char* kind = op->argument;
   if (strcmp(kind, "reduce") == 0) kind = tpu_attr_text(op->record->attrs, 1);
   tpui_hlo_t result = strcmp(kind, "set") == 0
@@ -76,6 +77,7 @@ void tpui_lower_scatter_reduce(const tpui_lowering_t* op) {
   tpui_hlo_t source = read_source(op, 2, x.dtype);
   tpu_attrs_id_t attrs = op->record->attrs;
   int dim = tpui_wrap_dim(tpu_attr_int(attrs, 0, 0), x.rank);
+  tpui_check_index(op, index, x.sizes[dim], false, dim);
   const char* name = tpu_attr_text(attrs, 1);
   const char* combine = combine_of(name);
   bool include_self = tpu_attr_int(attrs, 2, 1) != 0;
@@ -113,6 +115,7 @@ static slices_t read_slices(const tpui_lowering_t* op) {
   s.x = at_least_1d(op, 0);
   s.index = at_least_1d(op, 1);
   s.dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), s.x.rank);
+  tpui_check_index(op, s.index, s.x.sizes[s.dim], false, s.dim);
   int64_t sizes[TPU_MAX_RANK];
   for (int i = 0; i < s.x.rank; ++i) sizes[i] = i == s.dim ? s.index.sizes[0] : s.x.sizes[i];
   s.source = tpui_reshape(op->b, tpui_operand_as(op, 2, s.x.dtype), s.x.rank, sizes);
@@ -171,6 +174,7 @@ void tpui_lower_index_fill(const tpui_lowering_t* op) {
   tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   int64_t size = x.sizes[dim];
+  tpui_check_index(op, index, size, true, dim);
   tpui_hlo_t none = tpui_full(b, TPU_BOOL, 0, 1, &size);
   tpui_hlo_t all = tpui_full(b, TPU_BOOL, 1, 1, index.sizes);
   tpui_hlo_t hit = tpui_scatter_dim(b, "set", none, 0, index, all);
@@ -188,6 +192,7 @@ void tpui_lower_embedding_backward(const tpui_lowering_t* op) {
   tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
   tpui_hlo_t index = tpui_flatten(b, tpui_convert(b, tpui_operand(op, 1), TPU_I64));
   if (!tpui_ok(b) || grad.rank == 0) return;
+  tpui_check_index(op, index, rows, false, 0);
   int64_t count = index.sizes[0], width = grad.sizes[grad.rank - 1];
   grad = tpui_convert(b, tpui_reshape(b, grad, 2, (const int64_t[]){count, width}), dtype);
   if (padding >= 0) {  // row `rows` does not exist: its updates are dropped
@@ -278,8 +283,12 @@ void tpui_lower_put(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand(op, 0);
   tpui_hlo_t source = tpui_operand_as(op, 2, x.dtype);
   const char* kind = tpu_attr_int(op->record->attrs, 0, 0) != 0 ? "add" : "set";
-  tpui_set_result(op, 0, tpui_put_flat(op->b, kind, x, tpui_operand(op, 1), source));
+  tpui_hlo_t index = tpui_operand(op, 1);
+  tpui_check_index(op, index, tpui_count(x, 0, x.rank), true, -1);
+  tpui_set_result(op, 0, tpui_put_flat(op->b, kind, x, index, source));
 }
+
+static const char too_few[] = "Number of elements of source < number of ones in mask";
 
 void tpui_lower_masked_scatter(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
@@ -287,13 +296,19 @@ void tpui_lower_masked_scatter(const tpui_lowering_t* op) {
   tpui_hlo_t mask = tpui_broadcast_to(b, tpui_operand_as(op, 1, TPU_BOOL), x.rank, x.sizes);
   tpui_hlo_t source = tpui_operand_as(op, 2, x.dtype);
   if (!tpui_ok(b)) return;
-  if (tpui_count(x, 0, x.rank) == 0 || tpui_count(source, 0, source.rank) == 0) {
+  int64_t size = tpui_count(x, 0, x.rank), given = tpui_count(source, 0, source.rank);
+  if (size == 0 || given == 0) {
+    tpui_check_none(op, mask, TPU_INVALID_ARGUMENT, too_few);
     tpui_set_result(op, 0, x);
     return;
   }
   // The n-th true element takes the n-th element of the source.
-  tpu_dtype_t dtype = tpui_index_dtype(tpui_count(x, 0, x.rank));
+  tpu_dtype_t dtype = tpui_index_dtype(size);
   tpui_hlo_t number = tpui_scan(b, "add", tpui_flatten(b, tpui_convert(b, mask, dtype)), 0);
+  if (given < size) {
+    tpui_hlo_t total = tpui_reshape(b, tpui_slice_dim(b, number, 0, size - 1, size), 0, NULL);
+    tpui_check_at_most(op, total, given, TPU_INVALID_ARGUMENT, too_few);
+  }
   number = tpui_binary(b, "maximum", tpui_binary(b, "subtract", number, tpui_constant(b, dtype, 1)),
                        tpui_constant(b, dtype, 0));
   tpui_hlo_t taken = tpui_take_flat(b, source, number);

@@ -97,6 +97,7 @@ void tpui_lower_max_unpool(const tpui_lowering_t* op) {
   int64_t lines = tpui_count(x, 0, x.rank - spatial);
   const int64_t from[] = {lines, tpui_count(x, x.rank - spatial, x.rank)};
   const int64_t to[] = {lines, result->numel / lines};
+  tpui_check_index(op, index, to[1], false, -1);
   tpui_hlo_t zeros = tpui_full(b, x.dtype, 0, 2, to);
   tpui_set_result_reshaped(op, 0,
                            tpui_scatter_along(b, "set", zeros, 1, tpui_reshape(b, index, 2, from),

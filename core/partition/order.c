@@ -9,12 +9,24 @@
 /* Shorter runs are left alone: they are cheap in any order. */
 #define MIN_RUN 24
 
-static void mark_needed(const tpu_window_t* w, const uint8_t* live, uint8_t* value_needed,
-                        uint8_t* record_needed) {
+/* Whether wrong data must raise an error even when nobody asks for the result. */
+static bool is_checked(const tpu_record_t* r) {
+  uint32_t flags = tpu_op_info(r->op)->flags;
+  if (flags & TPU_OP_CHECK_INDEX) return true;
+  if (flags & TPU_OP_CHECK_INTEGERS) return tpu_dtype_is_integral(r->compute_dtype);
+  if (!(flags & TPU_OP_CHECK_VALUES)) return false;
+  // A number in front of seed and offset was looked at when the op was called.
+  return !(flags & TPU_OP_RANDOM) ||
+         tpu_ref_kind(tpu_record_ref(r, r->operand_count - 3)) != TPU_REF_SCALAR;
+}
+
+static void mark_needed(const tpu_window_t* w, const uint8_t* live, bool checks,
+                        uint8_t* value_needed, uint8_t* record_needed) {
   memcpy(value_needed, live, w->value_count);
   for (uint32_t i = w->record_count; i-- > 0;) {
     tpu_record_t r;
     tpu_window_record(w, i, &r);
+    record_needed[i] = checks && is_checked(&r);
     for (int k = 0; k < r.result_count; ++k) record_needed[i] |= value_needed[r.first_value + k];
     if (!record_needed[i]) continue;
     for (int k = 0; k < r.operand_count; ++k) {
@@ -114,8 +126,8 @@ static void sort_runs(const tpu_window_t* w, uint32_t* order, uint32_t count, ru
   }
 }
 
-tpu_status_t tpui_partition_order(const tpu_window_t* w, const uint8_t* live, uint32_t* out_order,
-                                  uint32_t* out_count) {
+tpu_status_t tpui_partition_order(const tpu_window_t* w, const uint8_t* live, bool checks,
+                                  uint32_t* out_order, uint32_t* out_count) {
   *out_count = 0;
   size_t n = w->record_count, v = w->value_count;
   void* memory = NULL;
@@ -132,7 +144,7 @@ tpu_status_t tpui_partition_order(const tpu_window_t* w, const uint8_t* live, ui
   TPU_LAYOUT_ADD(&layout, value_needed, v);
   TPU_LAYOUT_ADD(&layout, record_needed, n);
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
-  mark_needed(w, live, value_needed, record_needed);
+  mark_needed(w, live, checks, value_needed, record_needed);
   for (uint32_t i = 0; i < n; ++i) {
     if (record_needed[i]) out_order[(*out_count)++] = i;
   }

@@ -127,7 +127,8 @@ tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
   void* cuts = NULL;
   tpu_status_t status = tpu_calloc(window->record_count, sizeof(uint32_t), (void**)&out->records);
   if (status == NULL) status = tpu_calloc(window->record_count, sizeof(uint32_t), &cuts);
-  if (status == NULL) status = tpui_partition_order(window, live, out->records, &count);
+  if (status == NULL)
+    status = tpui_partition_order(window, live, options->checks, out->records, &count);
   if (status == NULL && options->single) {
     for (uint32_t i = 0; i < count; ++i) ((uint32_t*)cuts)[i] = i;
     cut_count = count;
@@ -141,7 +142,8 @@ tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
                .common = {.window = window,
                           .slot_dynamic = slot_dynamic,
                           .platform = options->platform,
-                          .host_calls = options->host_calls},
+                          .host_calls = options->host_calls,
+                          .checks = options->checks},
                .out = out};
   if (status == NULL) status = make_programs(&m, cuts, cut_count, count);
   tpu_free(cuts);

@@ -1,6 +1,7 @@
 /* Partition: a window -> an ordered list of programs. A pure function of its arguments.
  *
- *   1. records whose results nobody needs are dropped;
+ *   1. records whose results nobody needs are dropped, unless they check their data (an index out
+ *      of range raises an error also when nobody reads the result);
  *   2. long runs of pointwise records (optimizers) are reordered so that what belongs to one tensor
  *      stands together (values are immutable, so any topological order gives the same results);
  *   3. repeated sub-sequences (the layers of a model) are found and cut at the same place of each
@@ -23,6 +24,7 @@ typedef struct tpu_partition_options_t {
   bool single;                     // one program per record (to find the one that fails)
   const tpu_platform_t* platform;  // that programs are written for
   bool host_calls;                 // they may call the C kernels of host/
+  bool checks;                     // they also say whether indices and the like are in order
 } tpu_partition_options_t;
 
 typedef struct tpu_partition_t {

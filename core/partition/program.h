@@ -27,6 +27,7 @@ typedef struct tpu_program_t {
   const uint8_t* slot_dynamic;     // [window->slot_count] 1: the slot is a program argument
   const tpu_platform_t* platform;  // that it is written for
   bool host_calls;                 // it may call the C kernels of host/ (CPU platform only)
+  bool checks;                     // it also says whether its indices and the like are in order
 } tpu_program_t;
 
 #ifdef __cplusplus

@@ -7,9 +7,11 @@
 /* What a record does (op, attributes, metadata), without which values it does it to. */
 uint64_t tpui_partition_signature(const tpu_window_t* window, uint32_t record);
 
-/* Order of the needed records; `out_order` has room for window->record_count. */
+/* Order of the needed records; `out_order` has room for window->record_count. With `checks`, those
+ * that check their data are needed. */
 TPU_MUST_USE tpu_status_t tpui_partition_order(const tpu_window_t* window, const uint8_t* live,
-                                               uint32_t* out_order, uint32_t* out_count);
+                                               bool checks, uint32_t* out_order,
+                                               uint32_t* out_count);
 /* Start positions of programs in `order`, first one 0; `out_cuts` has room for `count`. */
 TPU_MUST_USE tpu_status_t tpui_partition_cuts(const tpu_window_t* window, const uint32_t* order,
                                               uint32_t count,

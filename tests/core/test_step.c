@@ -56,12 +56,15 @@ static tpu_status_t make_steps(const fixture_t* f, tpu_partition_t* partition, t
   TPU_RETURN_IF_ERROR(tpu_partition(&f->window, f->live, f->dead, NULL, &options, partition));
   tpu_status_t status = NULL;
   for (uint32_t p = 0; p < partition->program_count && status == NULL; ++p) {
-    tpu_packed_t packed = {0};
-    status = tpu_packed_add_double(&packed, p);
+    tpu_lowered_t lowered = {0};
+    const tpu_check_t check = {.span = 1};
+    status = tpu_packed_add_double(&lowered.packed, p);
+    if (status == NULL && p % 2 == 0) status = tpu_checks_add(&lowered.checks, &check);
     if (status == NULL) {
-      status = tpu_step_make(&partition->programs[p], &packed, NULL, NULL, &steps[p]);
+      status = tpu_step_make(&partition->programs[p], &lowered, NULL, NULL, &steps[p]);
     }
-    TPU_EXPECT(packed.doubles == NULL);
+    TPU_EXPECT(status != NULL || (lowered.packed.doubles == NULL && lowered.checks == NULL));
+    tpu_lowered_free(&lowered);
   }
   if (status == NULL) {
     status = tpu_steps_plan_releases(steps, partition->program_count, f->live, f->value_count);
@@ -160,11 +163,11 @@ TPU_TEST(step_takes_the_error_also_when_it_fails) {
   tpu_partition_options_t options = {.max_records = 4, .min_records = 1};
   TPU_REQUIRE_OK(tpu_partition(&f.window, f.live, f.dead, NULL, &options, &partition));
   int64_t live = tpu_alloc_live_count();
-  tpu_packed_t packed = {0};
+  tpu_lowered_t lowered = {0};
   tpu_status_t error = tpu_status_make(TPU_INTERNAL, "why it was not compiled");
   tpu_step_t step;
   tpu_alloc_fail_at(1);
-  TPU_EXPECT_CODE(tpu_step_make(&partition.programs[0], &packed, NULL, error, &step),
+  TPU_EXPECT_CODE(tpu_step_make(&partition.programs[0], &lowered, NULL, error, &step),
                   TPU_RESOURCE_EXHAUSTED);
   TPU_EXPECT(step.error == NULL && step.memory == NULL);
   TPU_EXPECT_EQ(tpu_alloc_live_count(), live);

@@ -34,7 +34,8 @@ static tpu_partition_options_t options_for(const golden_platform_t* platform) {
   return (tpu_partition_options_t){.max_records = platform->program_ops,
                                    .min_records = platform->program_ops / 4,
                                    .platform = platform->facts,
-                                   .host_calls = platform->host_calls};
+                                   .host_calls = platform->host_calls,
+                                   .checks = true};
 }
 
 /* --- programs --- */
