@@ -7,7 +7,7 @@ from support import child, has_modes
 pytestmark = pytest.mark.skipif(not has_modes(), reason="needs TORCH_TPU_MEMORY_LIMIT")
 
 PRELUDE = """
-import gc, torch
+import gc, os, torch
 def expect_oom(work):
   try:
     work()
@@ -58,6 +58,33 @@ except SystemExit:
 else:
   assert x[0].item() == 1 and y[-1].item() == 1
 """,
+  "what was written before stays": """
+count = torch.zeros(3, device="tpu"); grown = floats(4); copied = torch.zeros(3, device="tpu")
+torch.tpu.synchronize()
+def work():
+  count.add_(1); count.mul_(3)
+  grown.mul_(2)
+  copied.fill_(5)
+  huge = floats(100); held.append(huge)
+  copied.copy_(huge[:3])          # never reads what it overwrites
+  grown.add_(huge[0])
+  count.add_(1)
+text = expect_oom(work)
+torch.tpu.synchronize()           # told once
+assert "held by:" in text and "4.0 MiB  float32[1048576]" in text and "made by" in text, text
+# Fused mode records on, and what does not depend on the failure is done; Debug mode stops there.
+where = os.environ["TORCH_TPU_EAGER_MODE"]
+assert count[0].item() in {"fused": [4], "strict": [3, 4], "debug": [3]}[where], count
+assert copied.tolist() == [5] * 3 and grown[::1000].tolist() == [2.0] * 1049
+""",
+  "uploads wait for what is recorded": """
+for turn in range(6):
+  host = torch.full((20 * M // 4,), float(turn))
+  t = host.to("tpu") + 1   # the window holds the upload until it runs
+  assert turn == 0 or last[0].item() == turn
+  last = t[:3].clone(); del t
+assert last.tolist() == [6, 6, 6]
+""",
   "freed memory comes back": """
 for _ in range(20):
   t = floats(30)
@@ -77,6 +104,28 @@ assert a[0].item() == 3
 @pytest.mark.parametrize("name", list(CASES))
 def test_out_of_memory(name, where):
   child(PRELUDE + CASES[name], env={"TORCH_TPU_MEMORY_LIMIT": "64M", "TORCH_TPU_EAGER_MODE": where})
+
+
+def test_a_real_shortage_consumes_nothing():
+  """Without a pretended limit: the host refuses, and what would be given to the program stays."""
+  child("""
+import resource, torch
+size = 1 << 26
+x = torch.ones(size, device="tpu"); y = torch.ones(size, device="tpu"); torch.tpu.synchronize()
+x.mul_(2); y.add_(x); torch.tpu.synchronize()          # compiled and warm
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20), resource.RLIM_INFINITY))
+for turn in range(2):
+  try:
+    x.mul_(2); z = x.view(2, -1).sort(dim=0).values; w = z + y.view(2, -1)
+    torch.tpu.synchronize()
+  except torch.OutOfMemoryError as error:
+    assert "ulimit" in str(error) or "memory" in str(error).lower(), error
+  else:
+    raise SystemExit("it fitted")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert x[::100000].tolist() == [8.0] * 672 and y[::100000].tolist() == [3.0] * 672, x[:3]
+""")
 
 
 def test_limit_is_reported():

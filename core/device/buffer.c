@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -6,15 +7,34 @@
 
 /* --- accounting and buffer objects --- */
 
-static tpu_status_t check_limit(const tpu_device_t* device, int64_t wanted, int64_t freed) {
+/* Smaller requests are not worth the question: what is left besides is always more. */
+#define PROBE_BYTES (16 << 20)
+
+static tpu_status_t check_limit(const tpu_device_t* device, int64_t outputs, tpui_need_t need) {
   const tpu_memory_stats_t* stats = &device->stats;
-  if (!device->enforce_limit || wanted <= stats->bytes_limit - (stats->bytes_in_use - freed)) {
+  int64_t wanted = outputs;
+  if (__builtin_add_overflow(wanted, need.temporary, &wanted)) wanted = INT64_MAX;
+  int64_t left = stats->bytes_limit - (stats->bytes_in_use - need.freed);
+  if (stats->bytes_limit > 0 && wanted > left) {
+    char temporary[64] = "";
+    if (need.temporary > 0) {
+      (void)snprintf(temporary, sizeof(temporary), " (%" PRId64 " of them temporary)",
+                     need.temporary);
+    }
+    return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
+                           "out of device memory: %" PRId64 " bytes wanted%s, %" PRId64
+                           " bytes in use, limit %" PRId64 " bytes",
+                           wanted, temporary, stats->bytes_in_use, stats->bytes_limit);
+  }
+  int64_t fresh = wanted - need.freed;
+  if (!device->probes_memory || fresh < PROBE_BYTES || tpui_platform_host_grants(fresh)) {
     return NULL;
   }
   return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
-                         "out of device memory: %" PRId64 " bytes wanted, %" PRId64
-                         " bytes in use, limit %" PRId64 " bytes",
-                         wanted, stats->bytes_in_use, stats->bytes_limit);
+                         "out of device memory: the host does not give %" PRId64
+                         " bytes to this process (a limit such as ulimit -v?), %" PRId64
+                         " bytes in use",
+                         fresh, stats->bytes_in_use);
 }
 
 static tpu_status_t pop_object(tpu_device_t* device, tpu_buffer_t** out_buffer) {
@@ -38,14 +58,14 @@ static void push_object(tpu_device_t* device, tpu_buffer_t* buffer) {
 
 /* All four run with the device's mutex held. */
 static tpu_status_t reserve_locked(tpu_device_t* device, int count, const int64_t* bytes,
-                                   int64_t freed, tpu_buffer_t** out_buffers) {
+                                   tpui_need_t need, tpu_buffer_t** out_buffers) {
   int64_t wanted = 0;
   for (int i = 0; i < count; ++i) {
     if (__builtin_add_overflow(wanted, bytes[i], &wanted)) {
       return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "output sizes overflow");
     }
   }
-  TPU_RETURN_IF_ERROR(check_limit(device, wanted, freed));
+  TPU_RETURN_IF_ERROR(check_limit(device, wanted, need));
   for (int i = 0; i < count; ++i) {
     tpu_status_t status = pop_object(device, &out_buffers[i]);
     if (status != NULL) {
@@ -58,7 +78,7 @@ static tpu_status_t reserve_locked(tpu_device_t* device, int count, const int64_
     out_buffers[i]->bytes = bytes[i];
   }
   tpu_memory_stats_t* stats = &device->stats;
-  stats->bytes_in_use += wanted - freed;
+  stats->bytes_in_use += wanted - need.freed;
   stats->bytes_total += wanted;
   stats->buffers_in_use += count;
   stats->buffers_total += count;
@@ -68,9 +88,9 @@ static tpu_status_t reserve_locked(tpu_device_t* device, int count, const int64_
 }
 
 tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count, const int64_t* bytes,
-                                  int64_t freed, tpu_buffer_t** out_buffers) {
+                                  tpui_need_t need, tpu_buffer_t** out_buffers) {
   tpu_mutex_lock(&device->mutex);
-  tpu_status_t status = reserve_locked(device, count, bytes, freed, out_buffers);
+  tpu_status_t status = reserve_locked(device, count, bytes, need, out_buffers);
   tpu_mutex_unlock(&device->mutex);
   if (status != NULL) return status;
   for (int i = 0; i < count; ++i) {
@@ -80,6 +100,7 @@ tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count, const int64_t
     atomic_init(&buffer->host, NULL);
     buffer->pjrt = NULL;
     buffer->run = 0;
+    buffer->origin = 0;
   }
   return NULL;
 }
@@ -111,6 +132,18 @@ void tpui_buffer_drop_donated(tpu_buffer_t* buffer) {
   buffer->bytes = 0;
   atomic_store_explicit(&buffer->host, NULL, memory_order_relaxed);
 }
+
+void tpu_buffer_drop(tpu_buffer_t* buffer) {
+  tpu_device_t* device = buffer->device;
+  int64_t bytes = buffer->bytes;
+  tpui_buffer_drop_donated(buffer);
+  tpu_mutex_lock(&device->mutex);
+  device->stats.bytes_in_use -= bytes - buffer->bytes;
+  tpu_mutex_unlock(&device->mutex);
+}
+
+void tpu_buffer_set_origin(tpu_buffer_t* buffer, uint32_t origin) { buffer->origin = origin; }
+uint32_t tpu_buffer_origin(const tpu_buffer_t* buffer) { return buffer->origin; }
 
 void tpu_buffer_retain(tpu_buffer_t* buffer) {
   atomic_fetch_add_explicit(&buffer->references, 1, memory_order_relaxed);
@@ -192,7 +225,7 @@ tpu_status_t tpu_buffer_from_host(tpu_device_t* device, const void* data, tpu_dt
   static const char nothing[64];
   if (bytes == 0) data = nothing;  // plugins want a pointer also for empty buffers
   if (data == NULL) return tpu_status_make(TPU_INVALID_ARGUMENT, "host data is NULL");
-  TPU_RETURN_IF_ERROR(tpui_buffers_reserve(device, 1, &bytes, 0, out_buffer));
+  TPU_RETURN_IF_ERROR(tpui_buffers_reserve(device, 1, &bytes, (tpui_need_t){0}, out_buffer));
   tpu_status_t status = transfer_in(device, data, dtype, rank, sizes, &(*out_buffer)->pjrt);
   if (status != NULL) tpui_buffers_cancel(device, 1, out_buffer, 0);
   return status;

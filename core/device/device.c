@@ -153,9 +153,9 @@ static tpu_status_t read_version(tpu_device_t* device) {
 
 static tpu_status_t read_limit(tpu_device_t* device, const tpu_device_options_t* options) {
   if (device->platform->kind == TPU_PLATFORM_CPU) {
-    device->enforce_limit = options->memory_limit > 0;
+    device->probes_memory = true;
     device->stats.bytes_limit =
-        device->enforce_limit ? options->memory_limit : tpui_platform_host_memory();
+        options->memory_limit > 0 ? options->memory_limit : tpui_platform_host_memory();
     return NULL;
   }
   pjrt_device_memory_stats_args_t args = {.device = device->device};
@@ -172,6 +172,7 @@ static tpu_status_t fill_device(tpu_device_t* device, const tpu_device_options_t
   if (pthread_mutex_init(&device->mutex, NULL) != 0) {
     return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "cannot make a mutex");
   }
+  atomic_init(&device->risky_bytes, INT64_MAX);
   device->platform = tpui_platform(options->platform);
   if (device->platform == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "unknown platform kind %d",

@@ -104,6 +104,11 @@ bool tpu_buffer_has_content(const tpu_buffer_t* buffer);
 /* Number of the program's run that makes the content: runs of a device are counted from 1, in the
  * order in which they begin. 0: it came from the host. */
 uint64_t tpu_buffer_run(const tpu_buffer_t* buffer);
+/* Gives the content up, for a buffer that others may still hold. */
+void tpu_buffer_drop(tpu_buffer_t* buffer);
+/* A number of the caller's, for its reports; 0 in a new buffer. */
+void tpu_buffer_set_origin(tpu_buffer_t* buffer, uint32_t origin);
+uint32_t tpu_buffer_origin(const tpu_buffer_t* buffer);
 void tpu_buffer_retain(tpu_buffer_t* buffer);
 void tpu_buffer_release(tpu_buffer_t* buffer);
 
@@ -123,6 +128,10 @@ TPU_MUST_USE tpu_status_t tpu_executable_deserialize(tpu_device_t* device, const
                                                      size_t options_size,
                                                      tpu_executable_t** out_executable);
 int tpu_executable_output_count(const tpu_executable_t* executable);
+/* What a run allocates besides its outputs, as the plugin reports it; 0 if it does not. */
+int64_t tpu_executable_temporary_bytes(const tpu_executable_t* executable);
+/* What the program itself takes, an estimate where the plugin does not say. */
+int64_t tpu_executable_code_bytes(const tpu_executable_t* executable);
 void tpu_executable_retain(tpu_executable_t* executable);
 void tpu_executable_release(tpu_executable_t* executable);
 
@@ -130,7 +139,13 @@ void tpu_executable_release(tpu_executable_t* executable);
  * input i away: allowed only when the program marks that argument as aliased or donor; arguments it
  * marks but the caller keeps are passed as non-donatable. A donated buffer's content is gone after
  * success; releasing it stays the caller's work. `out_outputs` holds output_count entries, each a
- * new reference on success and all NULL on failure. `output_bytes[i]` is what output i counts in
+ * new reference on success and all NULL on failure.
+ *
+ * What would not fit (outputs, temporaries, and what is in use) is refused with
+ * TPU_RESOURCE_EXHAUSTED before the plugin sees it, so that nothing is consumed. A plugin that
+ * fails a run by itself may have consumed what was donated: once one has for want of memory, runs
+ * that need as much keep their donations until they succeeded, if there is room for both.
+ * `output_bytes[i]` is what output i counts in
  * the byte accounting (dense bytes of its shape). `donatable[i]`: the program may alias argument i
  * (donated[i] implies donatable[i]). */
 TPU_MUST_USE tpu_status_t tpu_executable_run(tpu_executable_t* executable, int input_count,

@@ -15,9 +15,10 @@ struct tpu_device_t {
   pjrt_device_t* device;  // lives as long as the client
   char* name;             // owned
   char* version;          // owned
-  bool enforce_limit;     // the limit was asked for, so exceeding it is our error to report
+  bool probes_memory;     // ask the host's allocator before large runs
   atomic_bool host_calls;
-  _Atomic uint64_t runs;  // begun so far
+  _Atomic uint64_t runs;        // begun so far
+  _Atomic int64_t risky_bytes;  // a run that led to so many in use failed; INT64_MAX: none did
 
   tpu_mutex_t mutex;  // guards the rest
   tpu_memory_stats_t stats;
@@ -31,6 +32,7 @@ struct tpu_buffer_t {
   pjrt_buffer_t* pjrt;  // owned; NULL once donated
   int64_t bytes;        // what the accounting holds for it
   uint64_t run;         // that makes the content, 0: none
+  uint32_t origin;
   _Atomic(void*) host;  // cached UnsafePointer
   tpu_buffer_t* next_free;
 };
@@ -41,15 +43,23 @@ const tpu_platform_t* tpui_platform(tpu_platform_kind_t kind);
 void tpui_platform_cpu_model(char* out_text, size_t size);
 /* Physical memory in bytes, or the control group's limit when that is lower; 0 if unknown. */
 int64_t tpui_platform_host_memory(void);
+/* Whether the host's allocator would give this many bytes now: limits of the process and overcommit
+ * rules make it refuse long before memory is really used up. */
+bool tpui_platform_host_grants(int64_t bytes);
 
 /* Bytes of a dense tensor; TPU_INVALID_ARGUMENT for a bad dtype, rank or size, or on overflow. */
 TPU_MUST_USE tpu_status_t tpui_dense_bytes(tpu_dtype_t dtype, int rank, const int64_t* sizes,
                                            int64_t* out_bytes);
 
-/* Takes `count` buffer objects without content and books `bytes[i]` for each; `freed` bytes will be
- * given back by donation. All or nothing. Fails with TPU_RESOURCE_EXHAUSTED over the limit. */
+/* What a run needs besides its outputs. */
+typedef struct tpui_need_t {
+  int64_t freed;      // bytes of buffers that it takes over
+  int64_t temporary;  // bytes that it has while it runs
+} tpui_need_t;
+/* Takes `count` buffer objects without content and books `bytes[i]` for each. All or nothing. Fails
+ * with TPU_RESOURCE_EXHAUSTED when they and the need exceed what the device has. */
 TPU_MUST_USE tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count,
-                                               const int64_t* bytes, int64_t freed,
+                                               const int64_t* bytes, tpui_need_t need,
                                                tpu_buffer_t** out_buffers);
 /* Undoes a reserve whose buffers got no content; sets the entries to NULL. */
 void tpui_buffers_cancel(tpu_device_t* device, int count, tpu_buffer_t** buffers, int64_t freed);

@@ -28,6 +28,7 @@ struct tpu_executable_t {
   pjrt_executable_t* executable;     // owned
   int output_count;
   int64_t* output_bytes;  // owned; -1 where the dtype is not in our table
+  int64_t temporary_bytes, code_bytes;
   _Atomic(run_block_t*) block;
 };
 
@@ -71,11 +72,27 @@ static tpu_status_t read_outputs(tpu_executable_t* executable) {
   return NULL;
 }
 
+/* An estimate of what plugins do not tell: measured on XLA's CPU plugin, see decision 012. */
+#define UNKNOWN_CODE_BYTES (256 << 10)
+
+/* Plugins need not know: some cannot say it for a program that came from a file. */
+static void read_memory(tpu_executable_t* executable) {
+  pjrt_executable_get_compiled_memory_stats_args_t args = {.executable = executable->executable};
+  tpu_status_t status =
+      tpu_pjrt_call(executable->device->plugin, Executable_GetCompiledMemoryStats, &args);
+  bool known = status == NULL;
+  tpu_status_free(status);
+  if (known && args.temp_size_in_bytes > 0) executable->temporary_bytes = args.temp_size_in_bytes;
+  int64_t code = known ? args.generated_code_size_in_bytes : 0;
+  executable->code_bytes = code > UNKNOWN_CODE_BYTES ? code : UNKNOWN_CODE_BYTES;
+}
+
 static tpu_status_t fill_executable(tpu_executable_t* executable) {
   const tpu_plugin_t* plugin = executable->device->plugin;
   pjrt_loaded_executable_get_executable_args_t args = {.loaded_executable = executable->loaded};
   TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, LoadedExecutable_GetExecutable, &args));
   executable->executable = args.executable;
+  read_memory(executable);
   return read_outputs(executable);
 }
 
@@ -180,6 +197,14 @@ tpu_status_t tpu_executable_serialize(tpu_executable_t* executable, void** out_b
 
 int tpu_executable_output_count(const tpu_executable_t* executable) {
   return executable->output_count;
+}
+
+int64_t tpu_executable_temporary_bytes(const tpu_executable_t* executable) {
+  return executable->temporary_bytes;
+}
+
+int64_t tpu_executable_code_bytes(const tpu_executable_t* executable) {
+  return executable->code_bytes;
 }
 
 void tpu_executable_retain(tpu_executable_t* executable) {
@@ -302,6 +327,49 @@ static int64_t drop_taken(int count, tpu_buffer_t* const* inputs, const uint8_t*
   return bytes;
 }
 
+/* Bytes in use while this runs, when it takes nothing over. `booked`: the outputs are in it. */
+static int64_t run_level(tpu_executable_t* executable, const int64_t* output_bytes, bool booked) {
+  tpu_device_t* device = executable->device;
+  int64_t level = executable->temporary_bytes;
+  for (int i = 0; i < executable->output_count && !booked; ++i) level += output_bytes[i];
+  tpu_mutex_lock(&device->mutex);
+  level += device->stats.bytes_in_use;
+  tpu_mutex_unlock(&device->mutex);
+  return level;
+}
+
+/* Books the outputs. Where a run like this failed before, `*inout_donated` turns NULL if there is
+ * room to keep what is donated until the run succeeded. */
+static tpu_status_t book_run(tpu_executable_t* executable, const int64_t* output_bytes,
+                             int64_t freed, const uint8_t** inout_donated,
+                             tpu_buffer_t** out_outputs) {
+  tpu_device_t* device = executable->device;
+  tpui_need_t need = {.temporary = executable->temporary_bytes};
+  int count = executable->output_count;
+  int64_t risky = atomic_load_explicit(&device->risky_bytes, memory_order_relaxed);
+  if (TPU_UNLIKELY(risky != INT64_MAX) && freed > 0 &&
+      run_level(executable, output_bytes, false) >= risky) {
+    tpu_status_t status = tpui_buffers_reserve(device, count, output_bytes, need, out_outputs);
+    if (status == NULL) {
+      *inout_donated = NULL;
+      return NULL;
+    }
+    tpu_status_free(status);
+  }
+  need.freed = freed;
+  return tpui_buffers_reserve(device, count, output_bytes, need, out_outputs);
+}
+
+/* Learns from a run, before its outputs are given back, how much is too much. */
+static void note_level(tpu_executable_t* executable, int64_t freed, tpu_status_t status) {
+  tpu_device_t* device = executable->device;
+  int64_t level = run_level(executable, NULL, true) + freed;
+  int64_t risky = atomic_load_explicit(&device->risky_bytes, memory_order_relaxed);
+  if (status == NULL && level >= risky) risky = level + 1;
+  if (tpu_status_code(status) == TPU_RESOURCE_EXHAUSTED && level < risky) risky = level;
+  atomic_store_explicit(&device->risky_bytes, risky, memory_order_relaxed);
+}
+
 static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
                            tpu_buffer_t* const* inputs, const uint8_t* donatable,
                            const uint8_t* donated, const int64_t* output_bytes,
@@ -309,16 +377,21 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
   int output_count = executable->output_count;
   size_t kept = 0;
   int64_t freed = 0;
+  const uint8_t* given = donated;
   TPU_RETURN_IF_ERROR(
-      bind_inputs(executable, input_count, inputs, donatable, donated, space, &kept, &freed));
+      bind_inputs(executable, input_count, inputs, donatable, given, space, &kept, &freed));
   TPU_RETURN_IF_ERROR(check_outputs(executable, output_bytes));
   /* Memory is booked before the run, so that two threads cannot pass the limit together. */
-  TPU_RETURN_IF_ERROR(
-      tpui_buffers_reserve(executable->device, output_count, output_bytes, freed, out_outputs));
+  TPU_RETURN_IF_ERROR(book_run(executable, output_bytes, freed, &given, out_outputs));
+  tpu_status_t status = NULL;
+  if (TPU_UNLIKELY(given != donated)) {
+    status = bind_inputs(executable, input_count, inputs, donatable, NULL, space, &kept, &freed);
+  }
   uint64_t run = 1 + atomic_fetch_add_explicit(&executable->device->runs, 1, memory_order_relaxed);
-  tpu_status_t status = execute_once(executable, input_count, kept, space);
+  if (status == NULL) status = execute_once(executable, input_count, kept, space);
+  if (TPU_UNLIKELY(status != NULL || given != donated)) note_level(executable, freed, status);
   if (TPU_UNLIKELY(status != NULL)) {
-    freed -= drop_taken(input_count, inputs, donated);
+    freed -= drop_taken(input_count, inputs, given);
     tpui_buffers_cancel(executable->device, output_count, out_outputs, freed);
     return status;
   }
@@ -327,7 +400,12 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
     out_outputs[i]->run = run;
   }
   for (int i = 0; donated != NULL && i < input_count; ++i) {
-    if (donated[i] != 0) tpui_buffer_drop_donated(inputs[i]);
+    if (donated[i] == 0) continue;
+    if (TPU_LIKELY(given == donated)) {
+      tpui_buffer_drop_donated(inputs[i]);
+    } else {
+      tpu_buffer_drop(inputs[i]);
+    }
   }
   return NULL;
 }

@@ -47,19 +47,6 @@ bool tpui_inputs_finite(const tpu_window_t* window, const tpu_job_t* job) {
   return finite;
 }
 
-/* The op behind a record: what an internal record moves was made by its last operand. */
-static const char* culprit_name(const tpu_window_t* window, uint32_t record) {
-  tpu_record_t r;
-  tpu_window_record(window, record, &r);
-  for (int k = r.operand_count - 1; tpu_op_info(r.op)->aten[0] == 0 && k >= 0; --k) {
-    uint32_t ref = tpu_record_ref(&r, k);
-    if (tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
-    tpu_window_record(window, window->value_records[tpu_ref_index(ref)], &r);
-    k = r.operand_count;
-  }
-  return tpu_op_info(r.op)->name;
-}
-
 tpu_status_t tpui_outputs_finite(const tpu_window_t* window, const tpu_job_t* job) {
   for (uint32_t v = 0; v < job->value_count; ++v) {
     bool finite;
@@ -68,7 +55,7 @@ tpu_status_t tpui_outputs_finite(const tpu_window_t* window, const tpu_job_t* jo
     return tpu_status_make(TPU_INVALID_ARGUMENT,
                            "'%s' made NaN or infinity from finite inputs "
                            "(TORCH_TPU_CHECK_NONFINITE=1)",
-                           culprit_name(window, window->value_records[v]));
+                           tpu_op_info(tpu_window_origin(window, window->value_records[v]))->name);
   }
   return NULL;
 }

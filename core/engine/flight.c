@@ -8,23 +8,10 @@
 #include "engine/errors.h"
 #include "engine/finite.h"
 #include "engine/flags.h"
+#include "engine/rescue.h"
 
 /* Jobs that may wait at once; bounds the memory that windows in flight hold. */
 #define MAX_IN_FLIGHT 4
-
-struct tpui_flight_t {
-  tpu_queue_item_t item;
-  tpu_engine_t* engine;
-  tpui_variant_t* variant;  // borrowed; in_flight keeps it
-  tpui_plan_t* plan;
-  tpu_job_t job;
-  tpu_value_t** values;  // [value_count] entries turn NULL when the value dies
-  tpui_undo_t* undo;
-  size_t undo_count;
-  tpui_flight_t* next_free;
-  void* memory;  // of the arrays above, reused from job to job
-  size_t capacity;
-};
 
 static void give_flight(tpu_engine_t* e, tpui_flight_t* flight) {
   flight->next_free = e->free_flights;
@@ -90,6 +77,8 @@ static void begin_job(tpui_flight_t* f) {
   f->job.device = e->device;
   f->job.steps = f->variant->steps;
   f->job.step_count = f->variant->step_count;
+  f->job.next_step = 0;
+  f->job.held_values = f->job.held_externals = NULL;
   f->job.launches = 0;
   f->job.error = NULL;
 }
@@ -124,51 +113,112 @@ static bool adopt_buffer(tpu_engine_t* e, tpu_meta_id_t meta, tpu_buffer_t* buff
   return false;
 }
 
-/* The content that a failed result replaced, with one reference; NULL when it failed too or was
- * given away to a program. `buffers` still holds the results that nobody wanted. */
-static tpu_value_t* former_value(tpui_flight_t* f, const tpui_undo_t* undo) {
+static bool has_content(const tpu_value_t* value) {
+  return value != NULL && value->state == TPU_VALUE_READY &&
+         tpu_buffer_has_content(value->ready.buffer);
+}
+
+/* The content that entry `undo` replaced, with one reference; NULL when it is not there. `buffers`
+ * still holds the results that nobody wanted. */
+static tpu_value_t* former_value(tpui_flight_t* f, tpui_undo_t* undo) {
   tpu_value_t* old = undo->old != NULL ? undo->old : f->values[undo->old_number];
-  if (old != NULL) {
-    if (old->state != TPU_VALUE_READY || !tpu_buffer_has_content(old->ready.buffer)) return NULL;
+  if (has_content(old)) {
     tpu_value_retain(old);
     return old;
   }
+  if (undo->old != NULL) return NULL;
   tpu_buffer_t** buffer = &f->job.buffers[undo->old_number];
   if (*buffer == NULL || !tpu_buffer_has_content(*buffer)) return NULL;
   if (!adopt_buffer(f->engine, f->plan->window.value_metas[undo->old_number], *buffer, &old)) {
     return NULL;
   }
   *buffer = NULL;
+  f->values[undo->old_number] = undo->adopted = old;  // for others that go back to it
+  tpu_value_retain(old);
   return old;
 }
 
-/* Finds the storages whose content failed. While values and entries are as before the landing. */
-static void mark_lost(tpui_flight_t* f) {
-  for (size_t i = 0; i < f->undo_count; ++i) {
+/* What a tensor holds whose content, of entry `last`, failed: what it held before, unless that
+ * failed too. One reference; NULL when there is nothing, `*out_lost` if there should be. */
+static tpu_value_t* find_former(tpui_flight_t* f, size_t last, bool* out_lost) {
+  uint32_t number = f->undo[last].number;
+  *out_lost = false;
+  for (size_t i = last + 1; i-- > 0;) {
     tpui_undo_t* undo = &f->undo[i];
-    const tpu_value_t* value = f->values[undo->number];
-    undo->lost = value != NULL && f->job.buffers[undo->number] == NULL &&
-                 undo->storage->serial == undo->serial && undo->storage->value == value;
+    if (undo->serial != f->undo[last].serial || undo->number != number) continue;
+    tpu_value_t* old = former_value(f, undo);
+    if (old != NULL) return old;
+    bool failed = undo->old != NULL
+                      ? undo->old->state == TPU_VALUE_FAILED
+                      : f->rescue != NULL && f->rescue->made[undo->old_number] == TPUI_FAILED;
+    *out_lost = !failed;
+    if (!failed || undo->old != NULL) return NULL;
+    number = undo->old_number;
+  }
+  return NULL;
+}
+
+/* Later windows that wrote the tensor meant to go back to the failed content: they go further. */
+static void aim_back(tpui_undo_t* undos, size_t count, const tpui_undo_t* lost, tpu_value_t* former,
+                     tpu_value_pool_t* pool) {
+  for (size_t i = 0; i < count; ++i) {
+    if (undos[i].serial != lost->serial || undos[i].old != lost->failed) continue;
+    --lost->failed->undo_refs;
+    tpu_value_release(pool, lost->failed);
+    undos[i].old = former;
+    ++former->undo_refs;
+    tpu_value_retain(former);
   }
 }
 
-/* Goes back from the failed content, of entry `last`, to the newest that is there. */
-static void restore_storage(tpui_flight_t* f, size_t last) {
-  tpu_engine_t* e = f->engine;
-  tpu_storage_t* storage = f->undo[last].storage;
-  uint32_t number = f->undo[last].number;
-  for (size_t i = last + 1; i-- > 0;) {
+/* Finds the storages whose content failed, while values are as before the landing. */
+static void mark_lost(tpui_flight_t* f) {
+  for (size_t i = 0; i < f->undo_count; ++i) {
     tpui_undo_t* undo = &f->undo[i];
-    if (undo->serial != storage->serial || undo->number != number) continue;
-    tpu_value_t* old = former_value(f, undo);
-    if (old != NULL) {
-      tpu_value_set_given(&e->pool, old, false);
-      tpu_value_release(&e->pool, storage->value);
-      tpui_storage_set(storage, old);
-      return;
+    tpu_value_t* value = f->values[undo->number];
+    bool lost = value != NULL && f->job.buffers[undo->number] == NULL &&
+                undo->storage->serial == undo->serial;
+    undo->failed = lost ? value : NULL;
+    undo->adopted = NULL;
+    if (lost) tpu_value_retain(value);
+  }
+}
+
+static void bind_former(tpui_flight_t* f, const tpui_undo_t* undo, tpu_value_t* former, bool lost) {
+  tpu_value_pool_t* pool = &f->engine->pool;
+  tpu_storage_t* storage = undo->storage;
+  if (storage->value != undo->failed) return;
+  if (former != NULL) {
+    tpu_value_retain(former);
+    tpu_value_set_given(pool, former, false);
+    tpu_value_release(pool, storage->value);
+    tpui_storage_set(storage, former);
+  } else if (lost) {
+    undo->failed->failed.error =
+        tpu_status_annotate(undo->failed->failed.error,
+                            "what the tensor held before is lost too: a program had taken it");
+  }
+}
+
+/* Tensors whose new content failed get back what they held. */
+static void restore_storages(tpui_flight_t* f) {
+  tpu_engine_t* e = f->engine;
+  for (size_t i = 0; i < f->undo_count; ++i) {
+    tpui_undo_t* undo = &f->undo[i];
+    if (undo->failed == NULL) continue;
+    bool lost;
+    tpu_value_t* former = find_former(f, i, &lost);
+    bind_former(f, undo, former, lost);
+    if (former == NULL) continue;
+    aim_back(e->undo, e->undo_count, undo, former, &e->pool);
+    for (tpui_flight_t* next = f->launched; next != NULL; next = next->launched) {
+      aim_back(next->undo, next->undo_count, undo, former, &e->pool);
     }
-    if (undo->old != NULL) return;
-    number = undo->old_number;
+    tpu_value_release(&e->pool, former);
+  }
+  for (size_t i = 0; i < f->undo_count; ++i) {
+    tpu_value_release(&e->pool, f->undo[i].failed);
+    tpu_value_release(&e->pool, f->undo[i].adopted);
   }
 }
 
@@ -190,9 +240,7 @@ static void hand_out(tpui_flight_t* f) {
 static void fail_flight(tpui_flight_t* f) {
   mark_lost(f);
   hand_out(f);
-  for (size_t i = 0; i < f->undo_count; ++i) {
-    if (f->undo[i].lost) restore_storage(f, i);
-  }
+  restore_storages(f);
   // An inherited failure was pending before, and the user may have been told since.
   if (f->job.failed_job == f->job.serial) {
     tpui_keep_pending(f->engine, f->job.error, f->job.serial);
@@ -220,6 +268,8 @@ static void finish_flight(tpui_flight_t* f) {
   for (uint32_t i = 0; i < f->job.external_count; ++i) {
     tpu_value_release(&e->pool, f->job.externals[i]);
   }
+  tpu_free(f->rescue);
+  f->rescue = NULL;
   give_flight(e, f);
 }
 
@@ -227,8 +277,10 @@ static void finish_flight(tpui_flight_t* f) {
 static void run_queued(tpu_queue_item_t* item) {
   tpui_flight_t* flight = (tpui_flight_t*)item;
   tpu_engine_t* e = flight->engine;
-  tpu_job_run(&flight->job);
+  tpui_flight_run(flight);
   tpu_mutex_lock(&e->lock);
+  e->first_flight = flight->launched;
+  if (e->first_flight == NULL) e->last_flight = NULL;
   finish_flight(flight);
   --e->in_flight;
   (void)pthread_cond_broadcast(&e->landed);
@@ -244,7 +296,8 @@ static bool checks_finite(const tpu_engine_t* e) {
 static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
   const tpu_window_t* window = &flight->plan->window;
   bool check = checks_finite(e) && tpui_inputs_finite(window, &flight->job);
-  tpu_job_run(&flight->job);
+  flight->locked = true;
+  tpui_flight_run(flight);
   if (check && flight->job.error == NULL) {
     flight->job.error = tpui_outputs_finite(window, &flight->job);
   }
@@ -255,9 +308,13 @@ static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
 void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
   bool queue = e->mode != TPU_MODE_DEBUG && (flight->variant->heavy || e->in_flight > 0);
   flight->item.run = run_queued;
+  flight->locked = false;
+  flight->launched = NULL;
   if (queue) {
     tpu_status_t status = tpu_queue_push(e->queue, &flight->item);
     if (status == NULL) {
+      *(e->last_flight != NULL ? &e->last_flight->launched : &e->first_flight) = flight;
+      e->last_flight = flight;
       ++e->in_flight;
       return;
     }

@@ -8,6 +8,25 @@
 
 #include "engine/state.h"
 
+typedef struct tpui_rescue_t tpui_rescue_t;  // see rescue.h
+
+struct tpui_flight_t {
+  tpu_queue_item_t item;
+  tpu_engine_t* engine;
+  tpui_variant_t* variant;  // borrowed; in_flight keeps it
+  tpui_plan_t* plan;
+  tpu_job_t job;
+  tpu_value_t** values;  // [value_count] entries turn NULL when the value dies
+  tpui_undo_t* undo;
+  size_t undo_count;
+  bool locked;              // it runs on the caller's thread, which has the engine's lock
+  tpui_rescue_t* rescue;    // owned; NULL while nothing has failed
+  tpui_flight_t* launched;  // the flight that was queued after it
+  tpui_flight_t* next_free;
+  void* memory;  // of the arrays above, reused from job to job
+  size_t capacity;
+};
+
 /* Moves the window into a flight. On failure the window is as before. */
 TPU_MUST_USE tpu_status_t tpui_flight_load(tpu_engine_t* engine, tpui_plan_t* plan,
                                            tpui_variant_t* variant, const uint8_t* external_dead,

@@ -234,8 +234,9 @@ static tpu_status_t fill_variant_singly(maker_t* m) {
   return status;
 }
 
-static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots,
-                                const uint8_t* live, tpui_variant_t** out_variant) {
+/* A variant without steps; nothing is an argument yet. */
+static tpu_status_t allocate_variant(const tpui_plan_t* plan, const tpu_slot_t* slots,
+                                     const uint8_t* live, tpui_variant_t** out_variant) {
   size_t n = plan->window.slot_count, v = plan->window.value_count;
   tpui_variant_t *variant = NULL, made = {0};
   void* memory = NULL;
@@ -248,6 +249,14 @@ static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   *variant = made;
   *out_variant = variant;
+  return NULL;
+}
+
+static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots,
+                                const uint8_t* live, tpui_variant_t** out_variant) {
+  size_t v = plan->window.value_count;
+  TPU_RETURN_IF_ERROR(allocate_variant(plan, slots, live, out_variant));
+  tpui_variant_t* variant = *out_variant;
   choose_dynamic(plan, slots, variant->slot_dynamic);
   mark_dynamic(&plan->window, slots, variant->slot_dynamic);
   for (int i = 0; i < plan->variant_count; ++i) {
@@ -306,4 +315,28 @@ tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
   add_variant(plan, m.variant);
   *out_variant = m.variant;
   return NULL;
+}
+
+tpu_status_t tpui_plan_pieces(const tpui_planner_t* planner, const tpui_plan_t* plan,
+                              const tpui_variant_t* like, const tpu_slot_t* slots,
+                              const tpui_pieces_t* pieces, tpui_variant_t** out_variant) {
+  *out_variant = NULL;
+  maker_t m = {.planner = planner, .window = plan->window};
+  m.window.slots = slots;
+  TPU_RETURN_IF_ERROR(allocate_variant(plan, slots, pieces->live, &m.variant));
+  if (plan->window.slot_count > 0) {
+    memcpy(m.variant->slot_dynamic, like->slot_dynamic, plan->window.slot_count);
+  }
+  tpu_partition_t partition;
+  tpu_partition_options_t options = *planner->partition;
+  options.single = pieces->single;
+  options.checks = pieces->checks;
+  tpu_status_t status =
+      tpu_partition_records(&m.window, pieces->records, pieces->record_count, m.variant->live,
+                            pieces->external_dead, m.variant->slot_dynamic, &options, &partition);
+  if (status == NULL) status = realize_partition(&m, &partition, true);
+  if (status == NULL) *out_variant = m.variant;
+  if (status != NULL) tpui_variant_free(m.variant);
+  tpu_partition_free(&partition);
+  return status;
 }

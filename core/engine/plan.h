@@ -73,4 +73,21 @@ TPU_MUST_USE tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_p
                                            const uint8_t* external_dead,
                                            tpui_variant_t** out_variant);
 
+/* Some of a window's records, to be run once more. */
+typedef struct tpui_pieces_t {
+  const uint32_t* records;  // [record_count] in an order in which they can be computed
+  uint32_t record_count;
+  bool single;                   // a program per record, else one for all
+  bool checks;                   // see tpu_partition_options_t
+  const uint8_t* live;           // [value_count] results that are needed after them
+  const uint8_t* external_dead;  // [external_count] externals that nobody needs after them
+} tpui_pieces_t;
+/* Steps for them, with the numbers that `like`, a variant of the plan, takes as arguments. The
+ * caller frees the variant; it is none of the plan's. A piece that cannot be compiled keeps its
+ * error in its step. Needs no lock. */
+TPU_MUST_USE tpu_status_t tpui_plan_pieces(const tpui_planner_t* planner, const tpui_plan_t* plan,
+                                           const tpui_variant_t* like, const tpu_slot_t* slots,
+                                           const tpui_pieces_t* pieces,
+                                           tpui_variant_t** out_variant);
+
 #endif  // TPU_ENGINE_PLAN_H_

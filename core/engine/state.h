@@ -33,7 +33,8 @@ typedef struct tpui_undo_t {
   tpu_value_t* old;     // of another window and retained, or NULL for a result of this window ...
   uint32_t old_number;  // ... with this number
   uint32_t number;      // window number of the value that replaced it
-  bool lost;            // that value failed, and the storage still holds it
+  // Retained while a failure is dealt with: that value, if it failed; what `old_number` became.
+  tpu_value_t *failed, *adopted;
 } tpui_undo_t;
 
 /* Records after which a window without a sync is searched for a loop. */
@@ -43,7 +44,7 @@ typedef struct tpui_undo_t {
 #define TPUI_LOOP_MISSES 4
 
 typedef struct tpui_capture_t tpui_capture_t;  // see watch.h
-typedef struct tpui_flight_t tpui_flight_t;    // see flight.c
+typedef struct tpui_flight_t tpui_flight_t;    // see flight.h
 
 struct tpu_engine_t {
   tpu_mutex_t lock;
@@ -79,6 +80,7 @@ struct tpu_engine_t {
   int in_flight;          // queued and not finished
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;
+  tpui_flight_t *first_flight, *last_flight;  // queued, in order
 
   tpu_flag_t* watched;  // what checks found and nobody looked at yet, oldest run first
   size_t watched_count, watched_capacity;

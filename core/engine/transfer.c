@@ -6,6 +6,7 @@
 #include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
+#include "engine/holders.h"
 #include "engine/storage.h"
 #include "engine/watch.h"
 #include "ops/op_ids.h"
@@ -112,6 +113,25 @@ static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_me
   return tpui_storage_write(storage, view, offset, value);
 }
 
+/* A buffer with this content. When it does not fit, what is recorded runs first: it holds inputs
+ * that nobody else does. */
+static tpu_status_t upload_content(tpu_engine_t* e, const tpu_meta_t* meta, const void* src,
+                                   tpu_buffer_t** out_buffer) {
+  tpu_status_t status =
+      tpu_buffer_from_host(e->device, src, meta->dtype, meta->rank, meta->sizes, out_buffer);
+  if (TPU_LIKELY(tpu_status_code(status) != TPU_RESOURCE_EXHAUSTED)) return status;
+  tpu_status_free(status);
+  tpu_mutex_lock(&e->lock);
+  status = tpui_flush(e);
+  tpui_wait_idle(e);
+  if (status == NULL) {
+    status = tpu_buffer_from_host(e->device, src, meta->dtype, meta->rank, meta->sizes, out_buffer);
+  }
+  status = tpui_add_holders(e, NULL, status);
+  tpu_mutex_unlock(&e->lock);
+  return status;
+}
+
 tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_meta_id_t view,
                               int64_t offset, const void* src, int64_t size) {
   const tpu_meta_t* meta = tpu_meta_get(view);
@@ -127,8 +147,7 @@ tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_
         tpu_meta_intern_contiguous(meta->dtype, meta->rank, meta->sizes, &value_meta));
   }
   tpu_buffer_t* buffer = NULL;
-  TPU_RETURN_IF_ERROR(
-      tpu_buffer_from_host(engine->device, src, meta->dtype, meta->rank, meta->sizes, &buffer));
+  TPU_RETURN_IF_ERROR(upload_content(engine, meta, src, &buffer));
   tpu_mutex_lock(&engine->lock);
   return tpui_recording_end(engine,
                             write_locked(engine, storage, view, offset, value_meta, buffer));

@@ -36,31 +36,55 @@ static tpu_status_t pack_doubles(tpu_job_t* job, const tpu_step_t* step,
   return status;
 }
 
+static const tpu_value_t* external_of(const tpu_job_t* job, uint32_t ref) {
+  return tpu_ref_kind(ref) == TPU_REF_EXTERNAL ? job->externals[tpu_ref_index(ref)] : NULL;
+}
+
+tpu_buffer_t* tpu_job_input(const tpu_job_t* job, uint32_t ref) {
+  const tpu_value_t* value = external_of(job, ref);
+  tpu_buffer_t* buffer = NULL;
+  if (value == NULL) {
+    buffer = job->buffers[tpu_ref_index(ref)];
+  } else if (value->state != TPU_VALUE_FAILED) {
+    buffer = value->ready.buffer;
+  }
+  return buffer != NULL && tpu_buffer_has_content(buffer) ? buffer : NULL;
+}
+
+static bool is_given(const tpu_job_t* job, const tpu_step_t* step, uint32_t i) {
+  uint32_t ref = step->inputs[i], index = tpu_ref_index(ref);
+  if (!step->donatable[i]) return false;
+  bool external = tpu_ref_kind(ref) == TPU_REF_EXTERNAL;
+  if (external && !job->external_dead[index]) return false;
+  const uint8_t* held = external ? job->held_externals : job->held_values;
+  return TPU_LIKELY(held == NULL) || !held[index];
+}
+
 /* False when an input failed earlier; the failure of an external value becomes the job's. */
 static bool gather_inputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** inputs,
                           uint8_t* donated) {
   for (uint32_t i = 0; i < step->input_count; ++i) {
-    uint32_t index = tpu_ref_index(step->inputs[i]);
-    if (tpu_ref_kind(step->inputs[i]) == TPU_REF_EXTERNAL) {
-      const tpu_value_t* value = job->externals[index];
-      bool failed = value->state == TPU_VALUE_FAILED;
-      inputs[i] = failed ? NULL : value->ready.buffer;
-      donated[i] = step->donatable[i] && job->external_dead[index];
-      if (failed && job->error == NULL) {
-        job->error = tpu_status_copy(value->failed.error);
-        job->failed_job = value->failed.job;
-      }
-    } else {
-      inputs[i] = job->buffers[index];
-      donated[i] = step->donatable[i];
+    const tpu_value_t* value = external_of(job, step->inputs[i]);
+    if (value != NULL && value->state == TPU_VALUE_FAILED && job->error == NULL) {
+      job->error = tpu_status_copy(value->failed.error);
+      job->failed_job = value->failed.job;
     }
+    inputs[i] = tpu_job_input(job, step->inputs[i]);
+    donated[i] = is_given(job, step, i);
     if (inputs[i] == NULL) return false;
   }
   return true;
 }
 
-static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t** inputs,
-                             uint8_t* donated, tpu_buffer_t** outputs) {
+/* What was to be given away goes after the run that has succeeded. */
+static void drop_given(uint32_t count, tpu_buffer_t* const* inputs, const uint8_t* donated) {
+  for (uint32_t i = 0; i < count; ++i) {
+    if (donated[i]) tpu_buffer_drop(inputs[i]);
+  }
+}
+
+static tpu_status_t run_program(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
+                                tpu_buffer_t** inputs, uint8_t* donated, tpu_buffer_t** outputs) {
   uint32_t count = step->input_count;
   tpu_buffer_t *doubles = NULL, *ints = NULL;
   tpu_status_t status = NULL;
@@ -69,8 +93,10 @@ static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_
   if (status == NULL) {
     if (doubles != NULL) inputs[count] = doubles, donated[count++] = 0;
     if (ints != NULL) inputs[count] = ints, donated[count++] = 0;
-    status = tpu_executable_run(step->executable, (int)count, inputs, step->donatable, donated,
-                                step->output_bytes, outputs);
+    bool preserve = donate == TPU_JOB_PRESERVE;
+    status = tpu_executable_run(step->executable, (int)count, inputs, step->donatable,
+                                preserve ? NULL : donated, step->output_bytes, outputs);
+    if (preserve && status == NULL) drop_given(count, inputs, donated);
   }
   tpu_buffer_release(doubles);
   tpu_buffer_release(ints);
@@ -83,11 +109,23 @@ static void keep_flag(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t* buff
       (tpu_flag_t){.buffer = buffer, .checks = step->checks, .job = job->serial};
 }
 
-static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
+static void take_outputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t* const* outputs) {
+  ++job->launches;
+  for (uint32_t i = 0; i < step->output_count; ++i) {
+    tpu_buffer_set_origin(outputs[i], (uint32_t)step->output_ops[i]);
+    job->buffers[step->outputs[i]] = outputs[i];
+  }
+  if (step->checks != NULL) keep_flag(job, step, outputs[step->output_count]);
+}
+
+tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
+                              bool* out_ran) {
+  *out_ran = false;
+  if (step->error != NULL) return tpu_status_copy(step->error);
   tpu_buffer_t* inline_buffers[INLINE_BUFFERS];
   uint8_t inline_donated[INLINE_BUFFERS];
-  size_t inputs = (size_t)step->input_count + 2, values = step->output_count;
-  size_t outputs = values + (step->checks != NULL);
+  size_t inputs = (size_t)step->input_count + 2;
+  size_t outputs = (size_t)step->output_count + (step->checks != NULL);
   if (step->checks != NULL) {
     TPU_RETURN_IF_ERROR(tpu_grow((void**)&job->flags, &job->flag_capacity, job->flag_count + 1,
                                  sizeof(*job->flags)));
@@ -103,15 +141,10 @@ static tpu_status_t execute_step(tpu_job_t* job, const tpu_step_t* step) {
     TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   }
   tpu_status_t status = NULL;
-  if (step->error != NULL) {
-    status = tpu_status_copy(step->error);
-  } else if (gather_inputs(job, step, buffers, donated)) {
-    status = run_step(job, step, buffers, donated, buffers + inputs);
-    if (status == NULL) {
-      ++job->launches;
-      for (size_t i = 0; i < values; ++i) job->buffers[step->outputs[i]] = buffers[inputs + i];
-      if (step->checks != NULL) keep_flag(job, step, buffers[inputs + values]);
-    }
+  if (gather_inputs(job, step, buffers, donated)) {
+    status = run_program(job, step, donate, buffers, donated, buffers + inputs);
+    *out_ran = status == NULL;
+    if (status == NULL) take_outputs(job, step, buffers + inputs);
   }
   tpu_free(memory);
   return status;
@@ -124,36 +157,40 @@ static void log_step(const tpu_job_t* job, const tpu_step_t* step, int64_t begin
           (double)(tpu_clock_ns() - begin_ns) * 1e-3);
 }
 
-/* Takes the error. What could not be compiled says so itself. */
-static void keep_error(tpu_job_t* job, const tpu_step_t* step, tpu_status_t status) {
+void tpu_job_keep_error(tpu_job_t* job, const tpu_step_t* step, tpu_status_t error) {
   const char* name = tpu_op_info(step->op)->name;
+  // What could not be compiled says so itself.
   if (step->error == NULL && step->record_count == 1) {
-    status = tpu_status_annotate(status, "%s", name);
+    error = tpu_status_annotate(error, "%s", name);
   } else if (step->error == NULL) {
-    status = tpu_status_annotate(status, "program of %u ops from %s", step->record_count, name);
+    error = tpu_status_annotate(error, "program of %u ops from %s", step->record_count, name);
   }
   if (job->error == NULL) {
-    job->error = status;
+    job->error = error;
   } else {
-    tpu_status_free(status);
+    tpu_status_free(error);
   }
 }
 
 static void release_values(tpu_job_t* job, const tpu_step_t* step) {
   for (uint32_t i = 0; i < step->release_count; ++i) {
-    tpu_buffer_release(job->buffers[step->releases[i]]);
-    job->buffers[step->releases[i]] = NULL;
+    uint32_t value = step->releases[i];
+    if (TPU_UNLIKELY(job->held_values != NULL) && job->held_values[value]) continue;
+    tpu_buffer_release(job->buffers[value]);
+    job->buffers[value] = NULL;
   }
 }
 
-void tpu_job_run(tpu_job_t* job) {
+bool tpu_job_run(tpu_job_t* job, tpu_status_t* out_error) {
   bool log = tpu_log_enabled(TPU_LOG_LAUNCH);
-  for (uint32_t s = 0; s < job->step_count; ++s) {
-    const tpu_step_t* step = &job->steps[s];
+  for (; job->next_step < job->step_count; ++job->next_step) {
+    const tpu_step_t* step = &job->steps[job->next_step];
     int64_t begin = log ? tpu_clock_ns() : 0;
-    tpu_status_t status = execute_step(job, step);
+    bool ran;
+    *out_error = tpu_job_run_step(job, step, TPU_JOB_DONATE, &ran);
+    if (TPU_UNLIKELY(!ran)) return false;
     if (TPU_UNLIKELY(log)) log_step(job, step, begin);
-    if (TPU_UNLIKELY(status != NULL)) keep_error(job, step, status);
     release_values(job, step);
   }
+  return true;
 }

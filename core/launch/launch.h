@@ -30,13 +30,32 @@ typedef struct tpu_job_t {
   const tpu_slot_t* slots;
   tpu_flag_t* flags;  // out: of the steps with checks that ran, in order; each to be dropped
   size_t flag_count, flag_capacity;
+  uint32_t next_step;  // in and out: the step to run next
+  // [value_count], [external_count] content that must be neither given away nor released, since
+  // something may have to go back to it. NULL until a step has failed.
+  const uint8_t *held_values, *held_externals;
   int64_t launches;     // out: programs executed
   tpu_status_t error;   // out: the first failure; owned
   uint64_t failed_job;  // in: serial; out: the job whose failure it is, which an external may bring
 } tpu_job_t;
 
-/* Runs all steps. Steps whose inputs failed are skipped. Failures are left in job->error. */
-void tpu_job_run(tpu_job_t* job);
+/* Runs the steps that are left, in order. False when `next_step` did not run: `*out_error` says
+ * why, or is NULL when an input is missing. The caller deals with it and goes on behind it. */
+bool tpu_job_run(tpu_job_t* job, tpu_status_t* out_error);
+
+typedef enum tpu_job_donate_t {
+  TPU_JOB_DONATE,   // gives away what nobody needs afterwards
+  TPU_JOB_PRESERVE  // the same, but only once the step has succeeded, which takes more memory
+} tpu_job_donate_t;
+/* Runs one step, of the job's window but not necessarily one of its own. `*out_ran` is false when
+ * it failed (the status says why), or when an input is missing: the failure of an external value
+ * then becomes the job's. */
+TPU_MUST_USE tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step,
+                                           tpu_job_donate_t donate, bool* out_ran);
+/* Takes the error of a step: the job's, if it is the first. */
+void tpu_job_keep_error(tpu_job_t* job, const tpu_step_t* step, tpu_status_t error);
+/* The content behind an input of a step; NULL when it failed or is gone. */
+tpu_buffer_t* tpu_job_input(const tpu_job_t* job, uint32_t ref);
 
 /* Waits for what the checks found and gives the error of the first that is not in order, or the
  * error of the program itself. */

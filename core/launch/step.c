@@ -17,7 +17,9 @@ static void fill_arrays(const tpu_program_t* program, tpu_step_t* step) {
   for (uint32_t i = 0; i < program->output_count; ++i) {
     step->outputs[i] = program->outputs[i];
     step->output_bytes[i] = tpu_meta_bytes(tpu_meta_get(w->value_metas[program->outputs[i]]));
+    step->output_ops[i] = tpu_window_origin(w, w->value_records[program->outputs[i]]);
   }
+  for (uint32_t i = 0; i < program->record_count; ++i) step->records[i] = program->records[i];
   if (step->checks != NULL) {
     step->output_bytes[program->output_count] = (int64_t)(step->checks->count * sizeof(int64_t));
   }
@@ -44,6 +46,8 @@ tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_lowered_t* lowered,
   TPU_LAYOUT_ADD(&layout, step.output_bytes, outputs + 1);
   TPU_LAYOUT_ADD(&layout, step.inputs, inputs);
   TPU_LAYOUT_ADD(&layout, step.outputs, outputs);
+  TPU_LAYOUT_ADD(&layout, step.output_ops, outputs);
+  TPU_LAYOUT_ADD(&layout, step.records, program->record_count);
   TPU_LAYOUT_ADD(&layout, step.releases, inputs + outputs);
   TPU_LAYOUT_ADD(&layout, step.donatable, inputs + MOST_PACKED);
   tpu_status_t status = tpu_layout_allocate(&layout, &step.memory);

@@ -9,11 +9,13 @@ typedef struct tpu_step_t {
   tpu_status_t error;            // why not; owned
   tpu_op_t op;                   // first op, for error texts
   uint32_t record_count;
+  uint32_t* records;  // of the window, in the order in which they are computed
   uint32_t input_count;
   uint32_t* inputs;    // references
   uint8_t* donatable;  // [input_count + 2] the program may take the content; packed numbers: 0
   uint32_t output_count;
   uint32_t* outputs;      // window value numbers
+  tpu_op_t* output_ops;   // that made them, for reports
   int64_t* output_bytes;  // [output_count], and those of the checks
   tpu_packed_t packed;    // its last arguments; owned
   tpu_checks_t* checks;   // what its last result, behind the outputs, says; a reference or NULL

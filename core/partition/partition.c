@@ -10,6 +10,7 @@ typedef struct maker_t {
   const tpu_window_t* window;
   const uint8_t* live;
   const uint8_t* external_dead;
+  const uint8_t* slot_dynamic;
   tpu_program_t common;     // what all programs share
   uint32_t* value_program;  // [values] program that makes it; UINT32_MAX: dropped
   uint32_t* value_last;     // [values] last program that reads it; UINT32_MAX: none
@@ -118,35 +119,68 @@ static tpu_status_t make_programs(maker_t* m, const uint32_t* cuts, uint32_t cut
   return NULL;
 }
 
+/* Programs of out->records, cut as the options say. `whole`: not at all, unless at every record. */
+static tpu_status_t cut_and_make(maker_t* m, uint32_t count, const tpu_partition_options_t* options,
+                                 bool whole) {
+  uint32_t cut_count = 0;
+  uint32_t* cuts = NULL;
+  tpu_status_t status = tpu_calloc(count, sizeof(uint32_t), (void**)&cuts);
+  if (status == NULL && options->single) {
+    for (uint32_t i = 0; i < count; ++i) cuts[i] = i;
+    cut_count = count;
+  } else if (status == NULL && whole) {
+    cut_count = count > 0;
+  } else if (status == NULL) {
+    status = tpui_partition_cuts(m->window, m->out->records, count, options, cuts, &cut_count);
+  }
+  if (status == NULL) {
+    status = allocate_arrays(m->window, m->out->records, count, cut_count, m->out);
+  }
+  m->common = (tpu_program_t){.window = m->window,
+                              .slot_dynamic = m->slot_dynamic,
+                              .platform = options->platform,
+                              .host_calls = options->host_calls,
+                              .checks = options->checks};
+  if (status == NULL) status = make_programs(m, cuts, cut_count, count);
+  tpu_free(cuts);
+  return status;
+}
+
 tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_t* live,
                            const uint8_t* external_dead, const uint8_t* slot_dynamic,
                            const tpu_partition_options_t* options, tpu_partition_t* out) {
   *out = (tpu_partition_t){0};
   if (window->record_count == 0) return NULL;
-  uint32_t count = 0, cut_count = 0;
-  void* cuts = NULL;
-  tpu_status_t status = tpu_calloc(window->record_count, sizeof(uint32_t), (void**)&out->records);
-  if (status == NULL) status = tpu_calloc(window->record_count, sizeof(uint32_t), &cuts);
-  if (status == NULL)
-    status = tpui_partition_order(window, live, options->checks, out->records, &count);
-  if (status == NULL && options->single) {
-    for (uint32_t i = 0; i < count; ++i) ((uint32_t*)cuts)[i] = i;
-    cut_count = count;
-  } else if (status == NULL) {
-    status = tpui_partition_cuts(window, out->records, count, options, cuts, &cut_count);
-  }
-  if (status == NULL) status = allocate_arrays(window, out->records, count, cut_count, out);
+  uint32_t count = 0;
   maker_t m = {.window = window,
                .live = live,
                .external_dead = external_dead,
-               .common = {.window = window,
-                          .slot_dynamic = slot_dynamic,
-                          .platform = options->platform,
-                          .host_calls = options->host_calls,
-                          .checks = options->checks},
+               .slot_dynamic = slot_dynamic,
                .out = out};
-  if (status == NULL) status = make_programs(&m, cuts, cut_count, count);
-  tpu_free(cuts);
+  tpu_status_t status = tpu_calloc(window->record_count, sizeof(uint32_t), (void**)&out->records);
+  if (status == NULL)
+    status = tpui_partition_order(window, live, options->checks, out->records, &count);
+  if (status == NULL) status = cut_and_make(&m, count, options, false);
+  if (status != NULL) tpu_partition_free(out);
+  return status;
+}
+
+tpu_status_t tpu_partition_records(const tpu_window_t* window, const uint32_t* records,
+                                   uint32_t count, const uint8_t* live,
+                                   const uint8_t* external_dead, const uint8_t* slot_dynamic,
+                                   const tpu_partition_options_t* options, tpu_partition_t* out) {
+  *out = (tpu_partition_t){0};
+  if (count == 0) return NULL;
+  maker_t m = {.window = window,
+               .live = live,
+               .external_dead = external_dead,
+               .slot_dynamic = slot_dynamic,
+               .out = out};
+  tpu_status_t status = tpu_calloc(count, sizeof(uint32_t), (void**)&out->records);
+  if (status == NULL) {
+    memcpy(out->records, records, count * sizeof(uint32_t));
+    status = cut_and_make(&m, count, options, true);
+  }
   if (status != NULL) tpu_partition_free(out);
   return status;
 }

@@ -42,6 +42,14 @@ TPU_MUST_USE tpu_status_t tpu_partition(const tpu_window_t* window, const uint8_
                                         const uint8_t* external_dead, const uint8_t* slot_dynamic,
                                         const tpu_partition_options_t* options,
                                         tpu_partition_t* out_partition);
+/* Programs of some of a window's records (in an order in which they can be computed), for a second
+ * try: one, or one per record when options->single. */
+TPU_MUST_USE tpu_status_t tpu_partition_records(const tpu_window_t* window, const uint32_t* records,
+                                                uint32_t count, const uint8_t* live,
+                                                const uint8_t* external_dead,
+                                                const uint8_t* slot_dynamic,
+                                                const tpu_partition_options_t* options,
+                                                tpu_partition_t* out_partition);
 void tpu_partition_free(tpu_partition_t* partition);
 
 /* Marks in `dynamic` [window->slot_count] the numbers (window->slots) in which programs differ that

@@ -315,6 +315,26 @@ typedef struct pjrt_executable_output_dimensions_args_t {
   const size_t* dim_sizes;  // out; rank of each output
 } pjrt_executable_output_dimensions_args_t;
 
+typedef struct pjrt_executable_get_compiled_memory_stats_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_executable_t* executable;
+  int64_t generated_code_size_in_bytes;  // out, like all that follow
+  int64_t argument_size_in_bytes;
+  int64_t output_size_in_bytes;
+  int64_t alias_size_in_bytes;
+  int64_t temp_size_in_bytes;
+  int64_t host_generated_code_size_in_bytes;
+  int64_t host_argument_size_in_bytes;
+  int64_t host_output_size_in_bytes;
+  int64_t host_alias_size_in_bytes;
+  int64_t host_temp_size_in_bytes;
+  int64_t peak_memory_in_bytes;
+  int64_t total_size_in_bytes;
+  int64_t total_allocation_bytes;
+  int64_t indefinite_allocations;
+  int64_t peak_unpadded_heap_bytes;
+} pjrt_executable_get_compiled_memory_stats_args_t;
+
 typedef struct pjrt_executable_serialize_args_t {
   PJRT_ARGS_HEAD;
   const pjrt_executable_t* executable;

@@ -232,3 +232,15 @@ void tpu_window_record(const tpu_window_t* window, uint32_t index, tpu_record_t*
   out->first_value = window->record_values[index];
   out->first_slot = window->record_slots[index];
 }
+
+tpu_op_t tpu_window_origin(const tpu_window_t* window, uint32_t index) {
+  tpu_record_t r;
+  tpu_window_record(window, index, &r);
+  for (int k = r.operand_count - 1; tpu_op_info(r.op)->aten[0] == 0 && k >= 0; --k) {
+    uint32_t ref = tpu_record_ref(&r, k);
+    if (tpu_ref_kind(ref) != TPU_REF_WINDOW) continue;
+    tpu_window_record(window, window->value_records[tpu_ref_index(ref)], &r);
+    k = r.operand_count;
+  }
+  return r.op;
+}

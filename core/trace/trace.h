@@ -164,6 +164,9 @@ typedef struct tpu_window_t {
 /* Decodes record `index`. */
 void tpu_window_record(const tpu_window_t* window, uint32_t index, tpu_record_t* out_record);
 
+/* The op behind a record: what an internal record moves was made by its last operand. */
+tpu_op_t tpu_window_origin(const tpu_window_t* window, uint32_t index);
+
 /* Metadata of the value behind a WINDOW or EXTERNAL reference; 0 for others. */
 static inline tpu_meta_id_t tpu_window_ref_meta(const tpu_window_t* window, uint32_t ref) {
   switch (tpu_ref_kind(ref)) {

@@ -4,18 +4,16 @@
 
 #include "base/alloc.h"
 
-#define SLAB_VALUES 256
-
 _Static_assert(sizeof(tpu_value_t) <= 48, "every op makes one, and long windows hold many");
 
 static tpu_status_t pool_grow(tpu_value_pool_t* pool) {
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&pool->slabs, &pool->slab_capacity, pool->slab_count + 1,
                                sizeof(*pool->slabs)));
   void* memory = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(SLAB_VALUES, sizeof(tpu_value_t), &memory));
+  TPU_RETURN_IF_ERROR(tpu_calloc(TPU_VALUE_SLAB, sizeof(tpu_value_t), &memory));
   tpu_value_t* slab = memory;
   pool->slabs[pool->slab_count++] = slab;
-  for (int i = SLAB_VALUES - 1; i >= 0; --i) {
+  for (int i = TPU_VALUE_SLAB - 1; i >= 0; --i) {
     slab[i].next_free = pool->free_list;
     pool->free_list = &slab[i];
   }

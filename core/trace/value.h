@@ -43,10 +43,12 @@ typedef struct tpu_value_t {
   };
 } tpu_value_t;
 
-/* Values come from a pool: recording makes and drops one per op. */
+/* Values come from a pool: recording makes and drops one per op. Those that nobody holds have
+ * `refs` 0. */
+#define TPU_VALUE_SLAB 256
 typedef struct tpu_value_pool_t {
   tpu_value_t* free_list;
-  tpu_value_t** slabs;
+  tpu_value_t** slabs;  // of TPU_VALUE_SLAB values
   size_t slab_count, slab_capacity;
   tpu_value_t *oldest, *newest;  // READY ones that a sync has to wait for
   size_t unawaited_count;        // their number

@@ -389,9 +389,22 @@ TPU_TEST(device_failed_run_may_have_taken_donations) {
   fake->fail_call(NULL, 0);
   TPU_EXPECT(tpu_buffer_has_content(a));
   TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 2 * BYTES);
+  // A run that failed like this is not trusted with its donations while there is room.
   fake->fail_taking(8);
   TPU_EXPECT_CODE(tpu_executable_run(donate, 2, inputs, first, first, &bytes, &c),
                   TPU_RESOURCE_EXHAUSTED);
+  TPU_EXPECT(tpu_buffer_has_content(a));
+  TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 2 * BYTES);
+  fake->fail_taking(0);
+  TPU_REQUIRE_OK(tpu_executable_run(donate, 2, inputs, first, first, &bytes, &c));
+  TPU_EXPECT(!tpu_buffer_has_content(a));
+  TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 2 * BYTES);
+  tpu_buffer_release(a);
+  a = c;
+  inputs[0] = a;
+  c = NULL;
+  fake->fail_taking(13);
+  TPU_EXPECT_CODE(tpu_executable_run(donate, 2, inputs, first, first, &bytes, &c), TPU_INTERNAL);
   TPU_EXPECT(!tpu_buffer_has_content(a) && tpu_buffer_has_content(b));
   TPU_EXPECT_CODE(tpu_buffer_await(a), TPU_FAILED_PRECONDITION);
   TPU_EXPECT_EQ(memory_of(device).bytes_in_use, BYTES);

@@ -182,19 +182,20 @@ TPU_TEST(failure_to_execute) {
     world_update(&w, TPU_OP_MUL, x, a);
     EXPECT_CONTENT(&w, x, 0, 0);
     drop(&a), drop(&b), drop(&x);
+    // The program of both, each op alone for the second try, and the update that follows.
+    TPU_EXPECT_EQ(world_compiles(&w), 3);
   }
-  TPU_EXPECT_EQ(world_compiles(&w), 2);  // a failed run is no reason to compile again
   world_close(&w);
 }
 
-/* Two programs, of which the first takes the old content: any of their calls fails. The tensor is
- * as before, as after, or lost with an error; never another content. */
+/* Two programs, of which the first takes the old content: any of their calls fails. The tensor
+ * holds what was there before the one that failed. */
 TPU_TEST(failure_after_a_donation) {
   world_t w;
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_PROGRAM_OPS, "1"));
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_PROGRAM_OPS, NULL));
-  int restored = 0, lost = 0, done = 0;
+  int restored = 0, done = 0;
   for (int n = 0; n < 10; ++n) {
     tensor_t a = world_range(&w, 8, 1);
     world_update_by(&w, TPU_OP_ADD, a, 1);
@@ -203,12 +204,8 @@ TPU_TEST(failure_after_a_donation) {
     tpu_status_t failure = wait_all(&w);
     w.fake->fail_at(0, 0);
     float numbers[8];
-    tpu_status_t status = world_read(&w, a, numbers);
-    if (status != NULL) {
-      TPU_EXPECT_EQ(tpu_status_code(status), TPU_INTERNAL);
-      TPU_EXPECT(failure != NULL);
-      ++lost;
-    } else if (numbers[7] == 8) {
+    TPU_EXPECT_OK(world_read(&w, a, numbers));
+    if (numbers[7] == 8) {
       TPU_EXPECT(failure != NULL);
       ++restored;
     } else {
@@ -216,14 +213,14 @@ TPU_TEST(failure_after_a_donation) {
       ++done;
     }
     tpu_status_free(failure);
-    tpu_status_free(status);
     drop(&a);
   }
-  TPU_EXPECT(restored > 0 && lost > 0 && done > 1);
+  TPU_EXPECT(restored > 0 && done > 1);
   world_close(&w);
 }
 
-/* The run fails after it took what it was given: the tensor has no content left, and says so. */
+/* The run fails after it took what it was given: the tensor has no content left, and says so. Then
+ * such a run gets nothing before it has succeeded, and the next tensor keeps its content. */
 TPU_TEST(failure_that_took_a_donation) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
@@ -233,11 +230,100 @@ TPU_TEST(failure_that_took_a_donation) {
     w.fake->fail_taking(TPU_RESOURCE_EXHAUSTED);
     TPU_EXPECT_CODE(wait_all(&w), TPU_RESOURCE_EXHAUSTED);
     w.fake->fail_taking(0);
-    float numbers[8];
-    TPU_EXPECT_CODE(world_read(&w, a, numbers), TPU_RESOURCE_EXHAUSTED);
-    TPU_EXPECT_OK(world_read(&w, b, numbers));
-    TPU_EXPECT(numbers[7] == 9);
+    if (turn == 0) EXPECT_ERROR(read_of(&w, a), TPU_RESOURCE_EXHAUSTED, "is lost too");
+    if (turn == 1) EXPECT_CONTENT(&w, a, 1, 1);
+    EXPECT_CONTENT(&w, b, 2, 1);
     drop(&a), drop(&b);
+  }
+  world_close(&w);
+}
+
+/* A program that says it needs more than there is: refused before it runs, and run op by op. */
+TPU_TEST(failure_of_a_program_that_is_too_large) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_TPU, TPU_MODE_FUSED));
+  for (int turn = 0; turn < 2; ++turn) {  // the second time all is compiled
+    tensor_t a = world_range(&w, 8, 1), x = world_range(&w, 8, 5);
+    world_update(&w, TPU_OP_ADD, x, a);
+    tensor_t b = world_binary(&w, TPU_OP_ADD, a, x);
+    w.fake->temporaries(INT64_MAX / 2);
+    w.fake->fail_taking(TPU_INTERNAL);  // not reached by what is refused
+    int64_t launches = world_stats(&w).launches;
+    tpu_status_t status = wait_all(&w);
+    // The first time the ops too are compiled as too large.
+    EXPECT_ERROR(status, TPU_RESOURCE_EXHAUSTED, "of them temporary");
+    TPU_EXPECT_EQ(world_stats(&w).launches, launches);
+    w.fake->temporaries(0);
+    w.fake->fail_taking(0);
+    EXPECT_CONTENT(&w, a, 1, 1);
+    EXPECT_CONTENT(&w, x, 5, 1);
+    EXPECT_ERROR(read_of(&w, b), TPU_RESOURCE_EXHAUSTED, "bytes wanted");
+    drop(&a), drop(&b), drop(&x);
+  }
+  tpu_engine_clear_cache(w.engine);
+  world_close(&w);
+}
+
+/* Only the op that fails fails: what was written before it in the same program stays. */
+TPU_TEST(failure_inside_a_program) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  for (int n = 1; n < 12; ++n) {
+    tensor_t a = world_range(&w, 8, 1), x = world_range(&w, 8, 5), y = world_range(&w, 8, 7);
+    world_update(&w, TPU_OP_ADD, x, a);  // zeros on this plugin
+    world_update(&w, TPU_OP_MUL, y, a);
+    world_update(&w, TPU_OP_MUL, y, x);
+    tensor_t b = world_binary(&w, TPU_OP_SUB, a, a);
+    world_flush(&w);  // compiles
+    world_sync(&w);
+    drop(&a), drop(&b), drop(&x), drop(&y);
+    a = world_range(&w, 8, 1), x = world_range(&w, 8, 5), y = world_range(&w, 8, 7);
+    world_update(&w, TPU_OP_ADD, x, a);
+    world_update(&w, TPU_OP_MUL, y, a);
+    world_update(&w, TPU_OP_MUL, y, x);
+    b = world_binary(&w, TPU_OP_SUB, a, a);
+    w.fake->fail_at(n, TPU_INTERNAL);
+    tpu_status_t status = wait_all(&w);
+    tpu_status_free(status);  // of a wait that failed; a run that did is made good
+    w.fake->fail_at(0, 0);
+    EXPECT_CONTENT(&w, x, 0, 0);
+    EXPECT_CONTENT(&w, y, 0, 0);
+    EXPECT_CONTENT(&w, b, 0, 0);
+    drop(&a), drop(&b), drop(&x), drop(&y);
+  }
+  world_close(&w);
+}
+
+/* Windows that were recorded, and launched, before an earlier one failed: what they write to goes
+ * back to before all of them, and what they do besides is done. */
+TPU_TEST(failure_before_windows_that_follow) {
+  enum { SIZE = 1 << 17 };  // worth the launch thread
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  for (int turn = 0; turn < 6; ++turn) {
+    bool fails = turn >= 3;  // before, the windows become known: new ones wait for those in flight
+    int later = turn % 3;
+    tensor_t a = world_range(&w, SIZE, 1), b = world_range(&w, SIZE, 2);
+    tensor_t x = world_range(&w, SIZE, 3);
+    w.fake->hold(fails);
+    world_update(&w, TPU_OP_ADD, a, b);
+    world_flush(&w);
+    if (later > 0) {
+      world_update(&w, TPU_OP_MUL, a, b);
+      world_update(&w, TPU_OP_ADD, x, b);
+      world_flush(&w);
+    }
+    if (later > 1) world_update(&w, TPU_OP_SUB, a, b);  // recorded only
+    if (fails) {
+      w.fake->fail_at(1, TPU_INTERNAL);
+      w.fake->hold(false);
+      EXPECT_ERROR(wait_all(&w), TPU_INTERNAL, "add");
+    }
+    world_sync(&w);
+    EXPECT_CONTENT(&w, a, fails ? 1 : 0, fails ? 1 : 0);
+    EXPECT_CONTENT(&w, b, 2, 1);
+    EXPECT_CONTENT(&w, x, later > 0 ? 0 : 3, later > 0 ? 0 : 1);
+    drop(&a), drop(&b), drop(&x);
   }
   world_close(&w);
 }

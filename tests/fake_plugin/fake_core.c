@@ -259,6 +259,18 @@ static void control_fail_taking(int code) {
   pthread_mutex_unlock(&mutex);
 }
 
+static void control_temporaries(int64_t bytes) {
+  pthread_mutex_lock(&mutex);
+  settings.temporary_bytes = bytes;
+  pthread_mutex_unlock(&mutex);
+}
+
+static void control_hold(bool on) {
+  pthread_mutex_lock(&mutex);
+  settings.held = on;
+  pthread_mutex_unlock(&mutex);
+}
+
 static void control_refuse_option(const char* name) {
   pthread_mutex_lock(&mutex);
   (void)snprintf(settings.refused_option, sizeof(settings.refused_option), "%s",
@@ -278,6 +290,8 @@ FAKE_EXPORT const fake_control_t* fake_plugin_get_control(void) {
       .lose = control_lose,
       .fail_outputs = control_fail_outputs,
       .fail_taking = control_fail_taking,
+      .temporaries = control_temporaries,
+      .hold = control_hold,
       .refuse_option = control_refuse_option,
       .set_version = fill_api,
   };

@@ -55,6 +55,8 @@ typedef struct fake_settings_t {
   int64_t delay_us, lose_us;
   int fail_outputs;
   int fail_taking;
+  int64_t temporary_bytes;
+  bool held;
   char refused_option[128];
 } fake_settings_t;
 fake_settings_t fake_settings(void);

@@ -62,6 +62,10 @@ typedef struct fake_control_t {
   void (*fail_outputs)(int code);
   /* Runs fail with this error after they have taken what is donated to them; 0: off. */
   void (*fail_taking)(int code);
+  /* Runs wait at their beginning while this is on. */
+  void (*hold)(bool on);
+  /* Programs compiled from now on say that they need this many bytes while they run. */
+  void (*temporaries)(int64_t bytes);
   /* Compile refuses this option ("No such compile option"); NULL: none. */
   void (*refuse_option)(const char* name);
   /* The table shown by the next plugin load in this process: version and size in bytes. */

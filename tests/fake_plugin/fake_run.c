@@ -126,6 +126,13 @@ pjrt_error_t* fake_Executable_OutputDimensions(void* pointer) {
   return NULL;
 }
 
+pjrt_error_t* fake_Executable_GetCompiledMemoryStats(void* pointer) {
+  ENTER(Executable_GetCompiledMemoryStats, pjrt_executable_get_compiled_memory_stats_args_t);
+  CHECK(Executable_GetCompiledMemoryStats, args->executable, FAKE_EXECUTABLE);
+  args->temp_size_in_bytes = fake_settings().temporary_bytes;
+  return NULL;
+}
+
 static void delete_serialized(pjrt_serialized_executable_t* object) {
   if (!fake_check(FAKE_CALL_Executable_Serialize, object, FAKE_SERIALIZED)) return;
   free(((fake_serialized_t*)object)->bytes);
@@ -207,6 +214,7 @@ static pjrt_error_t* check_execute(const pjrt_loaded_executable_execute_args_t* 
 }
 
 pjrt_error_t* fake_LoadedExecutable_Execute(void* pointer) {
+  while (fake_settings().held) (void)usleep(50);
   ENTER(LoadedExecutable_Execute, pjrt_loaded_executable_execute_args_t);
   CHECK(LoadedExecutable_Execute, args->executable, FAKE_LOADED);
   pjrt_error_t* error = check_execute(args);
