@@ -129,6 +129,31 @@ def big_elementwise(torch, quick):
   )
 
 
+def view_writes(torch, quick):
+  """Two rows through each kind of view, of a small buffer and of a large one."""
+  import workloads
+
+  rows = []
+  for name in workloads.VIEW_WRITES:
+    sides = [workloads.view_writes(name, size, "tpu") for size in (4, 256)]
+    sides.append(workloads.view_writes(name, 256, "cpu"))
+    works = [lambda write=write: (write(), torch.tpu.synchronize()) for _, write in sides]
+    for work in works * 5:
+      work()
+    small, large, theirs = alternate(21 if quick else 101, *works)
+    rows.append(
+      Row(
+        f"2 rows through a view of 256 MiB, {name.replace('_', ' ')} (4 MiB: {small * 1e6:.0f} us)",
+        f"{large * 1e6:.0f} us",
+        f"{theirs * 1e6:.0f} us",
+        f"{theirs / large:.2f}x",
+        "<= 1.5x of 4 MiB",
+        large <= 1.5 * small,
+      )
+    )
+  return rows
+
+
 def training(name, make, steps, warmup, repeats, jax, must, must_jax=None):
   """Steps per second of a training loop against CPU eager and, when installed, JAX jit."""
   ours, cpu = make("tpu"), make("cpu")
@@ -282,6 +307,7 @@ def measure(torch, quick, wanted):
     ("adds fused", lambda: small_adds(torch, "fused", 1.2, True, quick)),
     ("adds strict", lambda: small_adds(torch, "strict", 6, False, quick)),
     ("elementwise", lambda: big_elementwise(torch, quick)),
+    ("views", lambda: view_writes(torch, quick)),
     (
       "mlp",
       lambda: training(

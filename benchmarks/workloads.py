@@ -119,3 +119,98 @@ def changing_numbers(device):
     return loss.item()
 
   return step
+
+
+# --- a few rows written through a view of a large buffer, as caches of keys and values are ---
+
+VIEW_WRITES = {}
+
+
+def view_write(*sizes):
+  """Registers write(base, i, j, v): `sizes` of the base, with "n" for the long dimension; i and j
+  are index tensors of two elements, v(*sizes) makes new values."""
+
+  def register(function):
+    VIEW_WRITES[function.__name__] = (sizes, function)
+    return function
+
+  return register
+
+
+@view_write(2, "n", 2, 64)
+def rows_of_a_layer(a, i, j, v):
+  a[1][i] = v(2, 2, 64)
+
+
+@view_write(2, "n", 2, 64)
+def two_indices(a, i, j, v):
+  a[1][i, j] = v(2, 64)
+
+
+@view_write("n", 2, 2, 64)
+def indices_apart(a, i, j, v):
+  a[i, :, j] = v(2, 2, 64)
+
+
+@view_write(2, 2, "n", 64)
+def not_leading(a, i, j, v):
+  a[:, 1][:, i] = v(2, 2, 64)
+
+
+@view_write(2, "n", 2, 64)
+def permuted(a, i, j, v):
+  a.permute(2, 0, 3, 1)[1, 1].index_copy_(1, i, v(64, 2))
+
+
+@view_write(2, "n", 2, 64)
+def scattered(a, i, j, v):
+  a[1].scatter_(0, i.view(2, 1, 1).expand(2, 2, 64), v(2, 2, 64))
+
+
+@view_write("n", 512)
+def other_dtype(a, i, j, v):
+  whole = a.view(torch.int8).flatten()
+  layers = whole.as_strided((2, a.shape[0] // 2, 2048), (1024 * a.shape[0], 2048, 1))
+  layers[1].view(torch.bfloat16)[i] = v(2, 1024).bfloat16()
+
+
+@view_write(2, "n", 2, 64)
+def slices(a, i, j, v):
+  a[1, 3:5].copy_(v(2, 2, 64))
+  a[0, 5:7, 1].fill_(3.0)
+
+
+@view_write(2, "n", 2, 64)
+def filled(a, i, j, v):
+  a.view(-1, 64)[5:].index_fill_(0, i, 2.0)
+
+
+@view_write(2, "n", 2, 64)
+def accumulated(a, i, j, v):
+  a[1].index_put_((i,), v(2, 2, 64), accumulate=True)
+
+
+@view_write("n", 64)
+def odd_strides(a, i, j, v):
+  a.as_strided((a.shape[0] // 3, 2, 60), (131, 64, 1), 7)[i] = v(2, 2, 60)
+
+
+@view_write(2, "n", 2, 64)
+def read_rows(a, i, j, v):
+  a[0, 3:5] = a[1][i] + a[1, 7:9] + a[1].gather(0, i.view(2, 1, 1).expand(2, 2, 64))
+
+
+def view_writes(name, mebibytes, device):
+  """The base, and what writes two rows of it through a view, and again each time."""
+  sizes, write = VIEW_WRITES[name]
+  rest = 1
+  for size in sizes:
+    rest *= 1 if size == "n" else size
+  rows = (mebibytes << 20) // 4 // rest
+  base = torch.zeros(*[rows if size == "n" else size for size in sizes], device=device)
+  i, j = torch.tensor([3, 5], device=device), torch.tensor([0, 1], device=device)
+
+  def values(*wanted):
+    return torch.arange(1.0, torch.Size(wanted).numel() + 1, device=device).view(wanted)
+
+  return base, lambda: write(base, i, j, values)

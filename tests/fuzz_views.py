@@ -281,6 +281,8 @@ class Generator:
       options += [
         f"{name}{self.sliced(t)} = {number}",
         self.put_rows(name, t),
+        self.put_indexed(name, t),
+        self.put_indexed(name, t),
         f"{name}.masked_fill_({name} == {number}, {self.number(t)})",
         f"{name}[{name} != {number}] = {self.number(t)}",
       ]
@@ -321,6 +323,54 @@ class Generator:
       range(-size, 0) if self.rng.random() < 0.3 else range(size), self.rng.randint(1, size)
     )
     return f"{name}[torch.tensor({rows}, device=dev)] = {self.number(t)}"
+
+  def index(self, size, count=None, negative=False):
+    """Different places of a dimension as a tensor's text."""
+    count = count or self.rng.randint(1, size)
+    low = -size if negative and self.rng.random() < 0.3 else 0
+    return f"torch.tensor({self.rng.sample(range(low, low + size), count)}, device=dev)"
+
+  def filler(self, sizes, dtype):
+    return f"make({self.rng.randrange(999)}, {tuple(sizes)}, {dtype}, dev)"
+
+  def put_indexed(self, name, t):
+    """Writes at index tensors along any dimensions, each place once."""
+    rng, rank = self.rng, t.dim()
+    dim = rng.randrange(rank)
+    count = rng.randint(1, t.shape[dim])
+    index, number = self.index(t.shape[dim], count), self.number(t)
+    part = list(t.shape)
+    part[dim] = count
+    along = f"{index}.view({[-1 if i == dim else 1 for i in range(rank)]}).expand({part})"
+    flat = self.index(t.numel(), n := rng.randint(1, min(t.numel(), 6)), negative=True)
+    options = [
+      f"{name}.index_fill_({dim}, {index}, {number})",
+      f"{name}.index_copy_({dim}, {index}, {self.filler(part, t.dtype)})",
+      f"{name}.scatter_({dim}, {along}, {self.filler(part, t.dtype)})",
+      f"{name}.scatter_({dim}, {along}, {number})",
+      f"{name}.put_({flat}, {self.filler((n,), t.dtype)})",
+    ]
+    if t.dtype is not torch.bool:
+      options += [
+        f"{name}.index_add_({dim}, {index}, {self.filler(part, t.dtype)})",
+        f"{name}.scatter_add_({dim}, {along}, {self.filler(part, t.dtype)})",
+      ]
+    count = rng.randint(1, min(t.shape))
+    parts = []
+    for size in t.shape:
+      parts.append(self.index(size, count, negative=True) if rng.random() < 0.6 else ":")
+    if rng.random() < 0.3 and parts.count(":") < rank:  # pairs of indices: two dimensions meet
+      found = [i for i, p in enumerate(parts) if p != ":"]
+      parts[found[0]] += "[:, None]"
+    if parts.count(":") < rank:
+      where = f"[{', '.join(parts)}]"
+      names = {"torch": torch, "dev": "cpu"}
+      sizes = eval(f"torch.empty({tuple(t.shape)}){where}.shape", names)
+      where = name + where
+      options += [f"{where} = {number}"] + [f"{where} = {self.filler(sizes, t.dtype)}"] * 3
+      if t.dtype is not torch.bool:
+        options += [f"{where} += {self.filler(sizes, t.dtype)}"]
+    return rng.choice(options)
 
   # --- copies and computed tensors ---
 
@@ -378,6 +428,16 @@ class Generator:
       f"torch.zeros_like({name})",
       f"torch.cat([{name}.reshape(-1), {name}.reshape(-1)])",
     ]
+    if t.dim() and t.numel():
+      dim = self.rng.randrange(t.dim())
+      index = self.index(t.shape[dim])
+      options += [
+        f"{name}.index_select({dim}, {index})",
+        f"{name}.take({self.index(t.numel(), min(t.numel(), 3), negative=True)})",
+        f"{name}[{':, ' * dim}{index}]",
+        f"{name}[{index if not dim else self.index(t.shape[0], 1)}, ..., :1]",
+        f"{name}.gather({dim}, ({name} == {name}).to(torch.int64))" if t.shape[dim] > 1 else "0",
+      ]
     if t.dtype is not torch.bool:
       options += [f"{name} + 1", f"{name} * 2", f"{name} + {name}"]
     made = self.rng.choice(options)

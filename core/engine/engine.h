@@ -98,13 +98,6 @@ typedef struct tpu_result_t {
   int64_t offset;          // written: the destination tensor's offset
 } tpu_result_t;
 
-/* How results relate to arguments; part of the signature. */
-typedef enum tpu_call_variant_t {
-  TPU_CALL_FUNCTIONAL,  // all results are new storages
-  TPU_CALL_IN_PLACE,    // result 0 is written to operand 0's tensor (or to `results[0]`)
-  TPU_CALL_OUT,         // results are written to out= arguments
-} tpu_call_variant_t;
-
 typedef struct tpu_call_t {
   tpu_op_t op;
   tpu_call_variant_t variant;

@@ -91,11 +91,13 @@ static tpu_status_t learn_answer(tpu_engine_t* e, const tpu_call_t* call, const 
 }
 
 /* Fills metas[] for all results; sets *out_unknown when nobody knows. */
-static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint32_t* signature,
-                                  tpu_meta_id_t* metas, bool* out_unknown) {
+static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint8_t variant,
+                                  uint32_t* signature, tpu_meta_id_t* metas, bool* out_unknown) {
   for (int k = 0; k < call->result_count; ++k) {
     const tpu_result_t* result = &call->results[k];
-    if (result->storage != NULL) {
+    if (TPU_UNLIKELY(variant == TPU_CALL_THROUGH)) {
+      metas[k] = result->storage->value->meta;
+    } else if (result->storage != NULL) {
       TPU_RETURN_IF_ERROR(written_meta(result, &metas[k]));
     } else if (call->has_metas) {
       TPU_RETURN_IF_ERROR(created_meta(result->meta, &metas[k]));
@@ -106,9 +108,8 @@ static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint32_t* s
     call->teach = false;
     return learn_answer(e, call, signature, write_signature(call, signature), metas);
   }
-  const uint32_t* known =
-      tpu_recorder_match(&e->recorder, call->op, call->operand_count, call->result_count,
-                         (uint8_t)call->variant, call->attrs);
+  const uint32_t* known = tpu_recorder_match(&e->recorder, call->op, call->operand_count,
+                                             call->result_count, variant, call->attrs);
   if (known != NULL && answer_from_match(call, known, metas)) {
     ++e->stats.predicted;
     return NULL;
@@ -179,17 +180,23 @@ static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* 
   TPU_RETURN_IF_ERROR(
       tpui_prepare_operands(call->operand_count, call->operands, tpu_op_info(call->op)->name));
   if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
+  bool through = false;
+  TPU_RETURN_IF_ERROR(tpui_storage_prepare_through(call, &through));
+  uint8_t variant = through ? TPU_CALL_THROUGH : (uint8_t)call->variant;
   TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, call->operand_count, call->result_count));
   push_operands(&e->recorder, call);
-  tpu_status_t status = resolve_metas(e, call, s->signature, s->metas, out_unknown);
+  tpu_status_t status = resolve_metas(e, call, variant, s->signature, s->metas, out_unknown);
   if (TPU_UNLIKELY(status != NULL || *out_unknown)) {
     tpu_recorder_abandon(&e->recorder);
     return status;
   }
   TPU_RETURN_IF_ERROR(tpu_recorder_commit(&e->recorder, call->op, call->operand_count,
-                                          call->result_count, (uint8_t)call->variant, call->attrs,
+                                          call->result_count, variant, call->attrs,
                                           call->compute_dtype, s->metas, s->values));
   ++e->stats.records;
+  if (TPU_UNLIKELY(through)) {
+    return tpui_storage_bind(call->results[0].storage, s->values[0], true);
+  }
   return place_results(e, call, s->metas, s->values);
 }
 

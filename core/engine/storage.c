@@ -217,6 +217,30 @@ tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view, int6
   return status;
 }
 
+static bool goes_through(const tpu_call_t* call) {
+  if (call->variant != TPU_CALL_IN_PLACE || call->result_count != 1) return false;
+  const tpu_operand_t* self = &call->operands[0];
+  const tpu_result_t* result = &call->results[0];
+  const tpu_meta_t* view = tpu_meta_get(result->meta);
+  return self->kind == TPU_OPERAND_TENSOR && self->storage == result->storage &&
+         self->view == result->meta && self->offset == result->offset && view->numel > 0 &&
+         (self->offset != 0 || result->meta != self->storage->value->meta);
+}
+
+tpu_status_t tpui_storage_prepare_through(const tpu_call_t* call, bool* out_through) {
+  *out_through = false;
+  if (TPU_LIKELY((tpu_op_info(call->op)->flags & TPU_OP_SPARSE) == 0)) return NULL;
+  if (!goes_through(call)) return NULL;
+  *out_through = true;
+  tpu_storage_t* storage = call->results[0].storage;
+  const tpu_meta_t* content = tpu_meta_get(storage->value->meta);
+  tpu_dtype_t dtype = tpu_meta_get(call->results[0].meta)->dtype;
+  if (TPU_LIKELY(content->contiguous && content->dtype == dtype)) return NULL;
+  tpu_value_t* flat = NULL;
+  TPU_RETURN_IF_ERROR(tpui_storage_flat_value(storage, dtype, &flat));
+  return tpui_storage_bind(storage, flat, true);
+}
+
 /* Operands must have values before the draft begins, since giving one records an op. */
 tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, const char* reader) {
   for (int k = 0; k < count; ++k) {

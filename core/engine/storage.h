@@ -21,6 +21,11 @@ bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int
 TPU_MUST_USE tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view,
                                              int64_t offset, tpu_value_t* value);
 
+/* True when the call does its work inside a part of a large storage: its result is then recorded as
+ * the storage's whole content (TPU_CALL_THROUGH). Makes the content row-major and of the view's
+ * dtype first. */
+TPU_MUST_USE tpu_status_t tpui_storage_prepare_through(const tpu_call_t* call, bool* out_through);
+
 /* Gives operands values, since that may record an op. The error of a failed one names `reader`. */
 TPU_MUST_USE tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands,
                                                 const char* reader);

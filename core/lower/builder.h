@@ -53,7 +53,13 @@ tpui_hlo_t tpui_operand_as(const tpui_lowering_t* op, int k, tpu_dtype_t dtype);
 bool tpui_operand_constant(const tpui_lowering_t* op, int k, double* out_value);
 /* Attribute readers are ops/attrs.h with op->record->attrs. */
 
+/* Of a record that writes through operand 0's view: of that view. */
 const tpu_meta_t* tpui_result_meta(const tpui_lowering_t* op, int k);
+/* True when the value behind operand k is also gathered from in this program. */
+bool tpui_is_gathered(const tpui_lowering_t* op, int k);
+/* True when result 0 is to be the content behind operand 0 (TPU_CALL_THROUGH). tpui_set_result then
+ * takes what the view shall hold and writes it there. */
+bool tpui_writes_through(const tpui_lowering_t* op);
 /* Sets result k. Converts to the result's dtype, broadcasts a rank-0 value; other shape differences
  * are an internal error that names the op. */
 void tpui_set_result(const tpui_lowering_t* op, int k, tpui_hlo_t value);
@@ -132,6 +138,8 @@ tpui_hlo_t tpui_dynamic_update_slice(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t
 tpui_hlo_t tpui_pad(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t value, const int64_t* low,
                     const int64_t* high, const int64_t* interior);
 tpui_hlo_t tpui_concatenate(tpui_builder_t* b, int count, const tpui_hlo_t* parts, int dim);
+/* The same value; XLA moves nothing across, and fuses nothing. */
+tpui_hlo_t tpui_barrier(tpui_builder_t* b, tpui_hlo_t x);
 tpui_hlo_t tpui_reverse(tpui_builder_t* b, tpui_hlo_t x, int count, const int* dims);
 
 /* --- reductions --- */
@@ -215,6 +223,15 @@ void tpui_check_at_most(const tpui_lowering_t* op, tpui_hlo_t number, int64_t mo
                         tpu_status_code_t code, const char* text);
 /* False when checks are switched off: what only they need can be left out. */
 bool tpui_checks_data(const tpui_builder_t* b);
+
+/* --- views of something large --- */
+
+/* How operand 0 of a SPARSE record (ops/ops.h) lies in the content that it is a view of; false when
+ * it is no view, or one that is decoded like others. And the way back, for records that write
+ * through it: `array`, the axes' array in its new state, becomes result 0. */
+typedef struct tpui_axes_t tpui_axes_t;
+bool tpui_view_axes(const tpui_lowering_t* op, tpui_axes_t* out_axes);
+void tpui_view_set_axes(const tpui_lowering_t* op, const tpui_axes_t* axes, tpui_hlo_t array);
 
 /* Memory for lowering functions that need arrays of unknown length; freed with the builder. NULL
  * after an error. */

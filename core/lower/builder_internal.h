@@ -1,4 +1,4 @@
-/* The builder's state. Included by builder*.c, views.c and program.c only. */
+/* The builder's state. Included by builder*.c, views.c, axes.c and program.c only. */
 #ifndef TPU_LOWER_BUILDER_INTERNAL_H_
 #define TPU_LOWER_BUILDER_INTERNAL_H_
 
@@ -42,6 +42,8 @@ struct tpui_builder_t {
   tpui_hlo_t* values;     // [window->value_count] id TPUI_ID_ERROR: not in this program (yet)
   tpui_hlo_t* externals;  // [window->external_count]
   uint8_t* value_needed;  // [window->value_count] read by a later record, or an output
+
+  uint8_t *value_gathered, *external_gathered;  // [.] operand 0 of a SPARSE record that reads it
 
   // Open addressing over constants and decoded operands; capacity is a power of two.
   tpui_known_value_t* memo;
@@ -91,6 +93,11 @@ tpui_hlo_t tpui_packed_number(tpui_builder_t* b, bool is_double, int32_t positio
 bool tpui_slot_is_dynamic(const tpui_builder_t* b, uint32_t slot);
 /* The packed entry of an integer or an offset that is one; NULL when it is fixed. */
 const tpu_packed_slot_t* tpui_packed_slot(const tpui_builder_t* b, uint32_t slot);
+
+/* The value behind a WINDOW or EXTERNAL reference, before any view. */
+tpui_hlo_t tpui_base_value(tpui_builder_t* b, uint32_t ref);
+/* Result 0 of a record that writes through operand 0's view: its content with `value` there. */
+void tpui_view_write_result(const tpui_lowering_t* op, tpui_hlo_t value);
 
 /* A storage's content with metadata `base_meta` seen with another dtype. When element sizes differ
  * the content becomes one flat dimension. `*out_meta` is what views of that dtype are planned

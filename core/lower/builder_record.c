@@ -68,8 +68,7 @@ bool tpui_operand_constant(const tpui_lowering_t* op, int k, double* out_value) 
   return true;
 }
 
-/* The value behind a reference, before any view. */
-static tpui_hlo_t base_value(tpui_builder_t* b, uint32_t ref) {
+tpui_hlo_t tpui_base_value(tpui_builder_t* b, uint32_t ref) {
   bool window = tpu_ref_kind(ref) == TPU_REF_WINDOW;
   tpui_hlo_t base = (window ? b->values : b->externals)[tpu_ref_index(ref)];
   if (base.id == TPUI_ID_ERROR) {
@@ -82,7 +81,7 @@ static tpui_hlo_t base_value(tpui_builder_t* b, uint32_t ref) {
 static tpui_hlo_t tensor_operand(const tpui_lowering_t* op, int k) {
   tpui_builder_t* b = op->b;
   uint32_t ref = tpu_record_ref(op->record, k);
-  tpui_hlo_t base = base_value(b, ref);
+  tpui_hlo_t base = tpui_base_value(b, ref);
   if (!tpui_ok(b) || (ref & TPU_REF_VIEW_BIT) == 0) return base;
   tpu_meta_id_t view = tpu_record_view(op->record, k);
   uint32_t slot = tpu_record_slot(op->record, k);
@@ -127,7 +126,19 @@ tpui_hlo_t tpui_operand_as(const tpui_lowering_t* op, int k, tpu_dtype_t dtype) 
 
 /* --- results --- */
 
+bool tpui_is_gathered(const tpui_lowering_t* op, int k) {
+  if (!is_tensor(op, k)) return false;
+  uint32_t ref = tpu_record_ref(op->record, k);
+  bool window = tpu_ref_kind(ref) == TPU_REF_WINDOW;
+  return (window ? op->b->value_gathered : op->b->external_gathered)[tpu_ref_index(ref)] != 0;
+}
+
+bool tpui_writes_through(const tpui_lowering_t* op) {
+  return op->record->variant == TPU_CALL_THROUGH;
+}
+
 const tpu_meta_t* tpui_result_meta(const tpui_lowering_t* op, int k) {
+  if (k == 0 && tpui_writes_through(op)) return tpui_operand_meta(op, 0);
   if (k < 0 || k >= op->record->result_count) return NULL;
   return tpu_meta_get(op->record->results[k]);
 }
@@ -156,6 +167,10 @@ void tpui_set_result(const tpui_lowering_t* op, int k, tpui_hlo_t value) {
     tpui_fail(b, TPU_INTERNAL, "result %d has sizes [%s], expected [%s]", k,
               tpui_text_ints(b, value.rank, value.sizes),
               tpui_text_ints(b, meta->rank, meta->sizes));
+    return;
+  }
+  if (k == 0 && tpui_writes_through(op)) {
+    tpui_view_write_result(op, value);
     return;
   }
   b->values[op->record->first_value + (uint32_t)k] = value;

@@ -416,6 +416,10 @@ tpui_hlo_t tpui_concatenate(tpui_builder_t* b, int count, const tpui_hlo_t* part
                   sizes);
 }
 
+tpui_hlo_t tpui_barrier(tpui_builder_t* b, tpui_hlo_t x) {
+  return tpui_raw(b, "stablehlo.optimization_barrier", 1, &x, "", "", x.dtype, x.rank, x.sizes);
+}
+
 tpui_hlo_t tpui_reverse(tpui_builder_t* b, tpui_hlo_t x, int count, const int* dims) {
   int64_t order[TPUI_MAX_HLO_RANK];
   uint64_t seen = 0;

@@ -123,39 +123,52 @@ tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_
 
 /* --- along one dimension --- */
 
+tpui_pick_t tpui_pick_dim(int dim, tpui_hlo_t index) {
+  tpui_pick_t pick = {.count = 1, .dims = {dim}, .indices = {index}, .rank = index.rank, .at = dim};
+  for (int i = 0; i < index.rank; ++i) pick.sizes[i] = index.sizes[i];
+  return pick;
+}
+
+tpui_pick_t tpui_pick_along(tpui_builder_t* b, const tpui_axes_t* x, int dim, tpui_hlo_t index) {
+  tpui_pick_t pick = {.count = x->rank, .rank = index.rank};
+  if (index.rank != x->rank) {
+    tpui_fail(b, TPU_INVALID_ARGUMENT, "index must have %d dimensions, it has %d", x->rank,
+              index.rank);
+  }
+  for (int i = 0; i < x->rank && tpui_ok(b); ++i) {
+    pick.dims[i] = i;
+    pick.sizes[i] = index.sizes[i];
+    pick.indices[i] = i == dim ? index : tpui_iota(b, TPU_I64, index.rank, index.sizes, i);
+  }
+  return pick;
+}
+
+tpui_pick_t tpui_pick_flat(tpui_builder_t* b, const tpui_axes_t* x, tpui_hlo_t index) {
+  tpui_pick_t pick = {.count = x->rank, .rank = index.rank};
+  for (int i = 0; i < index.rank; ++i) pick.sizes[i] = index.sizes[i];
+  for (int i = x->rank - 1; i >= 0; --i) {
+    tpui_hlo_t size = tpui_constant_int(b, TPU_I64, x->sizes[i]);
+    pick.dims[i] = i;
+    // What is left for the first dimension may be outside.
+    pick.indices[i] = i == 0 ? index : tpui_binary(b, "remainder", index, size);
+    index = tpui_div(b, index, size);
+  }
+  return pick;
+}
+
 tpui_hlo_t tpui_take_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index) {
   if (!tpui_ok(b)) return x;
-  tpui_gather_dims_t dims = {.collapsed_count = 1,
-                             .collapsed_dims = {dim},
-                             .map_count = 1,
-                             .index_map = {dim},
-                             .index_vector_dim = index.rank};
-  int64_t sizes[2 * TPU_MAX_RANK], slices[TPU_MAX_RANK];
-  int rank = 0;
-  for (int i = 0; i < x.rank; ++i) {
-    slices[i] = i == dim ? 1 : x.sizes[i];
-    if (i == dim) {
-      for (int j = 0; j < index.rank; ++j) sizes[rank++] = index.sizes[j];
-    } else {
-      dims.window_dims[dims.window_count++] = rank;
-      sizes[rank++] = x.sizes[i];
-    }
-  }
-  return tpui_gather(b, x, tpui_clamp_index(b, index, x.sizes[dim]), &dims, slices, rank, sizes);
+  tpui_axes_t axes = tpui_axes_whole(b, x);
+  tpui_pick_t pick = tpui_pick_dim(dim, tpui_clamp_index(b, index, x.sizes[dim]));
+  return tpui_axes_gather(b, &axes, &pick);
 }
 
 tpui_hlo_t tpui_scatter_dim(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
                             tpui_hlo_t index, tpui_hlo_t source) {
   if (!tpui_ok(b)) return x;
-  tpui_gather_dims_t dims = {.collapsed_count = 1,
-                             .collapsed_dims = {dim},
-                             .map_count = 1,
-                             .index_map = {dim},
-                             .index_vector_dim = 1};
-  for (int i = 0; i < x.rank; ++i) {
-    if (i != dim) dims.window_dims[dims.window_count++] = i;
-  }
-  return tpui_scatter(b, kind, x, tpui_wrap_index(b, index, x.sizes[dim]), source, &dims);
+  tpui_axes_t axes = tpui_axes_whole(b, x);
+  tpui_pick_t pick = tpui_pick_dim(dim, tpui_wrap_index(b, index, x.sizes[dim]));
+  return tpui_axes_scatter(b, kind, &axes, &pick, source);
 }
 
 /* Flat position in x of every element of `index`'s shape, with `index` as coordinate `dim`. Flat
@@ -199,8 +212,7 @@ tpui_hlo_t tpui_take_along(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t 
   return gather_flat(b, x, flat_position(b, x, dim, tpui_clamp_index(b, index, x.sizes[dim])));
 }
 
-/* `source` cut to the sizes of `index`. */
-static tpui_hlo_t cut_to(tpui_builder_t* b, tpui_hlo_t source, tpui_hlo_t index) {
+tpui_hlo_t tpui_cut_to(tpui_builder_t* b, tpui_hlo_t source, tpui_hlo_t index) {
   if (source.rank == 0) return tpui_broadcast_to(b, source, index.rank, index.sizes);
   int64_t starts[TPU_MAX_RANK] = {0};
   bool same = true;
@@ -230,7 +242,7 @@ tpui_hlo_t tpui_scatter_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x,
     tpui_fail(b, TPU_INVALID_ARGUMENT, "index and src must have %d dimensions", x.rank);
     return x;
   }
-  source = cut_to(b, source, index);
+  source = tpui_cut_to(b, source, index);
   tpui_hlo_t wrapped = tpui_wrap_index(b, index, x.sizes[dim]);
   bool one_per_line = tpui_target(b)->slow_scatter && index.sizes[dim] == 1;
   for (int i = 0; i < x.rank; ++i) {

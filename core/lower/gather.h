@@ -6,7 +6,7 @@
 #ifndef TPU_LOWER_GATHER_H_
 #define TPU_LOWER_GATHER_H_
 
-#include "lower/builder.h"
+#include "lower/axes.h"
 
 /* Dimension numbers of stablehlo.gather and, read the other way, of stablehlo.scatter:
  * window_dims      dimensions of the result (scatter: updates) that walk through the slice
@@ -15,9 +15,9 @@
  * index_vector_dim dimension of the indices that holds the components (may be their rank) */
 typedef struct tpui_gather_dims_t {
   int window_count, collapsed_count, map_count;
-  int64_t window_dims[TPU_MAX_RANK];
-  int64_t collapsed_dims[TPU_MAX_RANK];
-  int64_t index_map[TPU_MAX_RANK];
+  int64_t window_dims[TPU_VIEW_MAX_FACTORS];
+  int64_t collapsed_dims[TPU_VIEW_MAX_FACTORS];
+  int64_t index_map[TPU_VIEW_MAX_FACTORS];
   int index_vector_dim;
 } tpui_gather_dims_t;
 
@@ -35,9 +35,9 @@ void tpui_set_result_reshaped(const tpui_lowering_t* op, int k, tpui_hlo_t x);
 tpui_hlo_t tpui_full_like(tpui_builder_t* b, tpui_hlo_t like, tpu_dtype_t dtype, double value);
 /* F64 for F64, F32 for every other floating dtype; integral dtypes stay. */
 tpu_dtype_t tpui_math_dtype(tpu_dtype_t dtype);
-/* A rank-1 value spread along dimension `dim` of a shape. */
 /* True where both indices are equal; two dimensions. */
 tpui_hlo_t tpui_on_diagonal(tpui_builder_t* b, const int64_t sizes[2]);
+/* A rank-1 value spread along dimension `dim` of a shape. */
 tpui_hlo_t tpui_spread(tpui_builder_t* b, tpui_hlo_t x, int dim, int rank, const int64_t* sizes);
 
 /* Index as int64 with negative ones wrapped by `size`. */
@@ -54,6 +54,12 @@ tpui_hlo_t tpui_gather(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t indices,
 tpui_hlo_t tpui_scatter(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_hlo_t indices,
                         tpui_hlo_t updates, const tpui_gather_dims_t* dims);
 
+/* The elements at `index` (inside, or for scattering: wrapped) along `dim`. */
+tpui_pick_t tpui_pick_dim(int dim, tpui_hlo_t index);
+/* torch.gather's: one for each element of `index`, of x's rank, which replaces coordinate `dim`. */
+tpui_pick_t tpui_pick_along(tpui_builder_t* b, const tpui_axes_t* x, int dim, tpui_hlo_t index);
+/* Those that lie at `index` (of any shape) of x's elements in row-major order. */
+tpui_pick_t tpui_pick_flat(tpui_builder_t* b, const tpui_axes_t* x, tpui_hlo_t index);
 /* x with dimension `dim` replaced by the dimensions of `index` (whole slices are taken). */
 tpui_hlo_t tpui_take_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, tpui_hlo_t index);
 /* torch.gather: result[i..] = x[.., index[i..], ..]; same rank, index not larger elsewhere. */
@@ -64,6 +70,8 @@ tpui_hlo_t tpui_scatter_dim(tpui_builder_t* b, const char* kind, tpui_hlo_t x, i
 /* torch.scatter and its reductions; `source` is cut to the sizes of `index`. */
 tpui_hlo_t tpui_scatter_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
                               tpui_hlo_t index, tpui_hlo_t source);
+/* A source (or a rank-0 value) cut to the sizes of `index`. */
+tpui_hlo_t tpui_cut_to(tpui_builder_t* b, tpui_hlo_t source, tpui_hlo_t index);
 /* Flat forms: x and index of any shape; result (take) has index's shape, (put) x's. */
 tpui_hlo_t tpui_take_flat(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t index);
 tpui_hlo_t tpui_put_flat(tpui_builder_t* b, const char* kind, tpui_hlo_t x, tpui_hlo_t index,

@@ -5,36 +5,55 @@
 #include "lower/index_list.h"
 #include "lower/op_lowering.h"
 
+/* Whole slices of operand 0 along one dimension. */
+static tpui_hlo_t take_slices(const tpui_lowering_t* op, int64_t dim, tpui_hlo_t index) {
+  tpui_axes_t x = tpui_axes_operand(op);
+  int at = tpui_wrap_dim(dim, x.rank);
+  if (tpui_ok(op->b)) tpui_check_index(op, index, x.sizes[at], false, at);
+  tpui_pick_t pick = tpui_pick_dim(at, tpui_clamp_index(op->b, index, x.sizes[at]));
+  return tpui_axes_gather(op->b, &x, &pick);
+}
+
 void tpui_lower_index_select(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_at_least_1d(op->b, tpui_operand(op, 0));
-  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   tpui_hlo_t index = tpui_at_least_1d(op->b, tpui_operand(op, 1));
-  if (tpui_ok(op->b)) tpui_check_index(op, index, x.sizes[dim], false, dim);
-  tpui_set_result_reshaped(op, 0, tpui_take_dim(op->b, x, dim, index));
+  int64_t dim = tpu_attr_int(op->record->attrs, 0, 0);
+  tpui_set_result_reshaped(op, 0, take_slices(op, dim, index));
 }
 
 void tpui_lower_gather(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_at_least_1d(op->b, tpui_operand(op, 0));
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t index = tpui_at_least_1d(b, tpui_operand(op, 1));
+  tpui_axes_t x = tpui_axes_operand(op);
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
-  tpui_hlo_t index = tpui_at_least_1d(op->b, tpui_operand(op, 1));
   if (tpui_count(index, 0, index.rank) == 0) {
-    tpui_set_result(op, 0, tpui_constant(op->b, x.dtype, 0));
+    tpui_set_result(op, 0, tpui_constant(b, x.array.dtype, 0));
     return;
   }
   tpui_check_index(op, index, x.sizes[dim], false, dim);
-  tpui_set_result_reshaped(op, 0, tpui_take_along(op->b, x, dim, index));
+  if (x.meta == NULL) {
+    tpui_set_result_reshaped(op, 0, tpui_take_along(b, x.array, dim, index));
+    return;
+  }
+  tpui_pick_t pick = tpui_pick_along(b, &x, dim, tpui_clamp_index(b, index, x.sizes[dim]));
+  tpui_set_result_reshaped(op, 0, tpui_axes_gather(b, &x, &pick));
 }
 
 void tpui_lower_take(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_operand(op, 0), index = tpui_operand(op, 1);
-  tpui_check_index(op, index, tpui_count(x, 0, x.rank), true, -1);
-  tpui_set_result(op, 0, tpui_take_flat(op->b, x, index));
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t index = tpui_operand(op, 1);
+  tpui_axes_t x = tpui_axes_operand(op);
+  int64_t count = tpui_operand_meta(op, 0)->numel;
+  tpui_check_index(op, index, count, true, -1);
+  if (x.meta == NULL) {
+    tpui_set_result(op, 0, tpui_take_flat(b, x.array, index));
+    return;
+  }
+  tpui_pick_t pick = tpui_pick_flat(b, &x, tpui_clamp_index(b, index, count));
+  tpui_set_result(op, 0, tpui_axes_gather(b, &x, &pick));
 }
 
 void tpui_lower_embedding(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_operand(op, 0), index = tpui_operand(op, 1);
-  if (tpui_ok(op->b)) tpui_check_index(op, index, x.sizes[0], false, 0);
-  tpui_set_result(op, 0, tpui_take_dim(op->b, x, 0, index));
+  tpui_set_result(op, 0, take_slices(op, 0, tpui_operand(op, 1)));
 }
 
 /* --- index lists (x[i, :, j]) --- */
@@ -43,6 +62,7 @@ void tpui_lower_embedding(const tpui_lowering_t* op) {
 static bool read_list(const tpui_lowering_t* op, tpui_index_list_t* list) {
   memset(list, 0, sizeof *list);
   tpui_builder_t* b = op->b;
+  tpui_pick_t* pick = &list->pick;
   int64_t length = tpu_attr_int(op->record->attrs, 0, 0);
   list->operand_end = 1 + (int)length;
   for (int i = 0; i < length; ++i) {
@@ -53,106 +73,56 @@ static bool read_list(const tpui_lowering_t* op, tpui_index_list_t* list) {
       tpui_fail(b, TPU_UNIMPLEMENTED, "a boolean mask among the indices; use mask.nonzero()");
       return false;
     }
-    if (list->count == TPU_MAX_RANK) return false;
-    list->dims[list->count] = i;
-    list->indices[list->count++] = index;
+    if (pick->count == TPU_MAX_RANK) return false;
+    pick->dims[pick->count] = i;
+    pick->indices[pick->count++] = index;
   }
   // The common shape: right-aligned, size 1 stretches.
-  for (int k = 0; k < list->count; ++k) {
-    if (list->indices[k].rank > list->rank) list->rank = list->indices[k].rank;
+  for (int k = 0; k < pick->count; ++k) {
+    if (pick->indices[k].rank > pick->rank) pick->rank = pick->indices[k].rank;
   }
-  for (int i = 0; i < list->rank; ++i) list->sizes[i] = 1;
-  for (int k = 0; k < list->count; ++k) {
-    int shift = list->rank - list->indices[k].rank;
-    for (int i = 0; i < list->indices[k].rank; ++i) {
-      int64_t size = list->indices[k].sizes[i];
-      if (size != 1) list->sizes[shift + i] = size;
+  for (int i = 0; i < pick->rank; ++i) pick->sizes[i] = 1;
+  for (int k = 0; k < pick->count; ++k) {
+    int shift = pick->rank - pick->indices[k].rank;
+    for (int i = 0; i < pick->indices[k].rank; ++i) {
+      int64_t size = pick->indices[k].sizes[i];
+      if (size != 1) pick->sizes[shift + i] = size;
     }
   }
   return true;
 }
 
-/* One number per element: the position in the merged dimension. Clamped for reading; for writing,
- * an index outside becomes `merged`, which a scatter drops. */
-static tpui_hlo_t merge_indices(const tpui_lowering_t* op, const tpui_index_list_t* list,
-                                tpui_hlo_t x, bool clamp) {
-  tpui_builder_t* b = op->b;
-  tpui_hlo_t position = tpui_constant_int(b, TPU_I64, 0);
-  tpui_hlo_t valid = tpui_constant(b, TPU_BOOL, 1);
-  int64_t merged = 1;
-  for (int k = 0; k < list->count; ++k) {
-    int64_t size = x.sizes[list->dims[k]];
-    tpui_check_index(op, list->indices[k], size, true, list->dims[k]);
-    merged *= size;
-    tpui_hlo_t index = clamp ? tpui_clamp_index(b, list->indices[k], size)
-                             : tpui_wrap_index(b, list->indices[k], size);
-    position =
-        k == 0
-            ? index
-            : tpui_binary(b, "add",
-                          tpui_binary(b, "multiply", position, tpui_constant_int(b, TPU_I64, size)),
-                          index);
-    if (clamp) continue;
-    tpui_hlo_t inside =
-        tpui_binary(b, "and", tpui_compare_constant(b, "GE", index, 0),
-                    tpui_compare(b, "LT", index, tpui_constant_int(b, TPU_I64, size)));
-    valid = k == 0 ? inside : tpui_binary(b, "and", valid, inside);
-  }
-  if (!clamp) position = tpui_select(b, valid, position, tpui_constant_int(b, TPU_I64, merged));
-  return tpui_broadcast_to(b, position, list->rank, list->sizes);
-}
-
-bool tpui_index_list_read(const tpui_lowering_t* op, tpui_hlo_t x, bool clamp,
+bool tpui_index_list_read(const tpui_lowering_t* op, const tpui_axes_t* x, bool clamp,
                           tpui_index_list_t* list) {
   if (!read_list(op, list)) return false;
+  tpui_pick_t* pick = &list->pick;
   bool adjacent = true;
-  for (int k = 1; k < list->count; ++k) {
-    adjacent = adjacent && list->dims[k] == list->dims[k - 1] + 1;
+  for (int k = 0; k < pick->count; ++k) {
+    int64_t size = x->sizes[pick->dims[k]];
+    tpui_check_index(op, pick->indices[k], size, true, pick->dims[k]);
+    pick->indices[k] = clamp ? tpui_clamp_index(op->b, pick->indices[k], size)
+                             : tpui_wrap_index(op->b, pick->indices[k], size);
+    adjacent = adjacent && pick->dims[k] == pick->dims[0] + k;
   }
-  // Indexed dimensions that are not neighbours move to the front, as PyTorch's result has them.
-  bool indexed[TPU_MAX_RANK] = {false};
-  int at = 0;
-  for (int k = 0; k < list->count; ++k) indexed[list->dims[k]] = true;
-  if (adjacent) {
-    for (int i = 0; i < x.rank; ++i) list->permutation[i] = i;
-    list->first = list->count > 0 ? list->dims[0] : 0;
-  } else {
-    for (int i = 0; i < x.rank; ++i) {
-      if (indexed[i]) list->permutation[at++] = i;
+  // The common shape takes the place of neighbours, else it goes to the front.
+  pick->at = adjacent && pick->count > 0 ? pick->dims[0] : 0;
+  for (int i = 0, whole = 0; i <= x->rank; ++i) {
+    bool indexed = false;
+    for (int k = 0; k < pick->count; ++k) indexed = indexed || pick->dims[k] == i;
+    if (indexed) continue;
+    for (int j = 0; whole == pick->at && j < pick->rank; ++j) {
+      list->result[list->result_rank++] = pick->sizes[j];
     }
-    for (int i = 0; i < x.rank; ++i) {
-      if (!indexed[i]) list->permutation[at++] = i;
-    }
-    list->first = 0;
+    ++whole;
+    if (i < x->rank) list->result[list->result_rank++] = x->sizes[i];
   }
-  list->moved = !adjacent;
-  // Sizes with the indexed dimensions merged into one, and of the result.
-  for (int i = 0; i < x.rank; ++i) {
-    int64_t size = x.sizes[list->permutation[i]];
-    bool inside = i >= list->first && i < list->first + list->count;
-    if (!inside) {
-      list->merged[list->merged_rank++] = size;
-      list->result[list->result_rank++] = size;
-    } else if (i == list->first) {
-      list->merged[list->merged_rank++] = size;
-      for (int j = 0; j < list->rank; ++j) list->result[list->result_rank++] = list->sizes[j];
-    } else {
-      list->merged[list->merged_rank - 1] *= size;
-    }
-  }
-  if (list->count > 0) list->position = merge_indices(op, list, x, clamp);
   return tpui_ok(op->b);
 }
 
 void tpui_lower_index(const tpui_lowering_t* op) {
-  tpui_builder_t* b = op->b;
-  tpui_hlo_t x = tpui_operand(op, 0);
+  tpui_axes_t x = tpui_axes_operand(op);
   tpui_index_list_t list;
-  if (!tpui_index_list_read(op, x, true, &list)) return;
-  if (list.count > 0) {
-    if (list.moved) x = tpui_transpose(b, x, list.permutation);
-    x = tpui_reshape(b, x, list.merged_rank, list.merged);
-    x = tpui_take_dim(b, x, list.first, list.position);
-  }
-  tpui_set_result_reshaped(op, 0, x);
+  if (!tpui_index_list_read(op, &x, true, &list)) return;
+  tpui_set_result_reshaped(
+      op, 0, list.pick.count == 0 ? tpui_operand(op, 0) : tpui_axes_gather(op->b, &x, &list.pick));
 }

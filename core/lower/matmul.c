@@ -17,9 +17,7 @@ static tpui_hlo_t transposed_product(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t
   const int y_contract[1] = {0}, x_contract[1] = {1}, swap[2] = {1, 0};
   tpui_hlo_t value = tpui_dot_general(b, y, x, 0, NULL, NULL, 1, y_contract, x_contract, dtype);
   // Without the barrier XLA turns the product round again.
-  value = tpui_raw(b, "stablehlo.optimization_barrier", 1, &value, "", "", value.dtype, value.rank,
-                   value.sizes);
-  return tpui_transpose(b, value, swap);
+  return tpui_transpose(b, tpui_barrier(b, value), swap);
 }
 
 /* Product of two operands whose last and second-to-last dimensions contract; dimension 0 is a batch

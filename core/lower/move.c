@@ -26,6 +26,8 @@ void tpui_lower_view_write(const tpui_lowering_t* op) {
     return;
   }
   tpui_hlo_t base = tpui_operand(op, 0), update = tpui_operand(op, 1);
+  // XLA would fuse a gather into the write, which then cannot happen in place.
+  if (tpui_is_gathered(op, 0)) update = tpui_barrier(b, update);
   tpui_set_result(
       op, 0,
       tpui_view_write(b, base, tpui_operand_meta(op, 0), view, tpu_record_slot(r, 2), update));

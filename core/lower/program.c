@@ -16,7 +16,7 @@ static tpu_status_t pack_number(tpui_builder_t* b, uint32_t slot, bool is_double
 
 /* The plan's structure is that of the slot's present value. */
 static tpu_status_t pack_offset(tpui_builder_t* b, uint32_t slot, tpu_meta_id_t base,
-                                tpu_meta_id_t view_id) {
+                                tpu_meta_id_t view_id, bool apart) {
   const tpu_meta_t *view = tpu_meta_get(view_id), *base_meta = tpu_meta_get(base);
   tpu_view_plan_t plan;
   if (view == NULL || base_meta == NULL) {
@@ -25,7 +25,9 @@ static tpu_status_t pack_offset(tpui_builder_t* b, uint32_t slot, tpu_meta_id_t 
   if (view->numel == 0) return NULL;  // reads nothing: the offset has no effect
   TPU_RETURN_IF_ERROR(tpui_view_base_meta(base_meta, view->dtype, &base));
   int64_t offset = b->window->slots[slot].as_int;
-  TPU_RETURN_IF_ERROR(tpu_view_plan(tpu_meta_get(base), view, offset, &plan));
+  base_meta = tpu_meta_get(base);
+  TPU_RETURN_IF_ERROR(apart ? tpu_view_plan_apart(base_meta, view, offset, &plan)
+                            : tpu_view_plan(base_meta, view, offset, &plan));
   b->slot_packed[slot] = (int32_t)b->packed->slot_count;
   return tpu_packed_add_offset(b->packed, slot, &plan);
 }
@@ -44,7 +46,9 @@ static tpu_status_t pack_record(tpui_builder_t* b, const tpu_record_t* record) {
     }
     // A scalar with a view is the offset at which operand 0 is written.
     uint32_t base = scalar ? tpu_record_ref(record, 0) : ref;
-    TPU_RETURN_IF_ERROR(pack_offset(b, at.slot, tpu_window_ref_meta(program->window, base), view));
+    bool apart = at.operand == 0 && (tpu_op_info(record->op)->flags & TPU_OP_SPARSE) != 0;
+    TPU_RETURN_IF_ERROR(
+        pack_offset(b, at.slot, tpu_window_ref_meta(program->window, base), view, apart));
   }
   return NULL;
 }
@@ -60,10 +64,19 @@ static tpu_status_t pack_slots(tpui_builder_t* b) {
 
 /* --- values --- */
 
+static void mark_gathered(tpui_builder_t* b, const tpu_record_t* record) {
+  bool sparse = (tpu_op_info(record->op)->flags & TPU_OP_SPARSE) != 0;
+  if (!sparse || record->variant == TPU_CALL_THROUGH) return;
+  uint32_t ref = tpu_record_ref(record, 0);
+  if (tpu_ref_kind(ref) == TPU_REF_WINDOW) b->value_gathered[tpu_ref_index(ref)] = 1;
+  if (tpu_ref_kind(ref) == TPU_REF_EXTERNAL) b->external_gathered[tpu_ref_index(ref)] = 1;
+}
+
 static void mark_needed(tpui_builder_t* b) {
   for (uint32_t i = 0; i < b->program->record_count; ++i) {
     tpu_record_t record;
     tpu_window_record(b->window, b->program->records[i], &record);
+    mark_gathered(b, &record);
     for (int k = 0; k < record.operand_count; ++k) {
       uint32_t ref = tpu_record_ref(&record, k);
       if (tpu_ref_kind(ref) == TPU_REF_WINDOW) b->value_needed[tpu_ref_index(ref)] = 1;
@@ -107,6 +120,8 @@ static tpu_status_t begin_program(tpui_builder_t* b) {
   b->values = new_values(b, window->value_count);
   b->externals = new_values(b, window->external_count);
   b->value_needed = tpui_arena(b, window->value_count + 1);
+  b->value_gathered = tpui_arena(b, window->value_count + 1);
+  b->external_gathered = tpui_arena(b, window->external_count + 1);
   b->slot_packed = tpui_arena(b, (window->slot_count + 1) * sizeof(int32_t));
   b->packed_doubles = b->packed_ints = tpui_harmless();
   if (!tpui_ok(b)) return NULL;  // latched

@@ -9,32 +9,40 @@ static tpui_hlo_t at_least_1d(const tpui_lowering_t* op, int k) {
   return tpui_at_least_1d(op->b, tpui_operand(op, k));
 }
 
-/* Sums of half precision numbers are formed in float32. */
-static tpui_hlo_t accumulate_along(tpui_builder_t* b, const char* kind, tpui_hlo_t x, int dim,
-                                   tpui_hlo_t index, tpui_hlo_t source) {
-  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
-  tpui_hlo_t sum = tpui_scatter_along(b, kind, tpui_convert(b, x, dtype), dim, index,
-                                      tpui_convert(b, source, dtype));
-  return tpui_convert(b, sum, x.dtype);
-}
-
 /* The source of a scatter: a scalar, or a tensor made at least 1-d and converted to x's dtype. */
 static tpui_hlo_t read_source(const tpui_lowering_t* op, int k, tpu_dtype_t dtype) {
   tpui_hlo_t source = tpui_operand_as(op, k, dtype);
   return tpui_operand_meta(op, k) == NULL ? source : tpui_at_least_1d(op->b, source);
 }
 
+/* Straight into what operand 0 is a view of. */
+static void scatter_through(const tpui_lowering_t* op, const char* kind, const tpui_axes_t* x,
+                            int dim, tpui_hlo_t index, tpui_hlo_t source) {
+  tpui_builder_t* b = op->b;
+  if (tpui_count(index, 0, index.rank) > 0) {
+    tpui_pick_t pick = tpui_pick_along(b, x, dim, tpui_wrap_index(b, index, x->sizes[dim]));
+    source = tpui_cut_to(b, source, index);
+    tpui_axes_set_result(op, x, tpui_axes_scatter(b, kind, x, &pick, source));
+  } else {
+    tpui_axes_set_result(op, x, x->array);
+  }
+}
+
 void tpui_lower_scatter(const tpui_lowering_t* op) {
-  tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
-  tpui_hlo_t source = read_source(op, 2, x.dtype);
-  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
-  tpui_check_index(op, index, x.sizes[dim], false, dim);
+  tpui_builder_t* b = op->b;
   const char* kind = op->argument;
   if (strcmp(kind, "reduce") == 0) kind = tpu_attr_text(op->record->attrs, 1);
-  tpui_hlo_t result = strcmp(kind, "set") == 0
-                          ? tpui_scatter_along(op->b, kind, x, dim, index, source)
-                          : accumulate_along(op->b, kind, x, dim, index, source);
-  tpui_set_result_reshaped(op, 0, result);
+  tpu_dtype_t dtype = tpui_operand_meta(op, 0)->dtype;
+  tpui_axes_t x = tpui_axes_target(op, strcmp(kind, "set") == 0 ? dtype : tpui_math_dtype(dtype));
+  tpui_hlo_t index = at_least_1d(op, 1), source = read_source(op, 2, dtype);
+  source = tpui_convert(b, source, x.array.dtype);
+  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
+  tpui_check_index(op, index, x.sizes[dim], false, dim);
+  if (x.meta != NULL) {
+    scatter_through(op, kind, &x, dim, index, source);
+  } else {
+    tpui_set_result_reshaped(op, 0, tpui_scatter_along(b, kind, x.array, dim, index, source));
+  }
 }
 
 /* --- scatter_reduce --- */
@@ -106,45 +114,51 @@ void tpui_lower_scatter_reduce(const tpui_lowering_t* op) {
 
 /* Self, index (rank 1), source (self's sizes with index's length along dim), all in `dtype`. */
 typedef struct slices_t {
-  tpui_hlo_t x, index, source;
+  tpui_axes_t x;
+  tpui_hlo_t index, source;
   int dim;
 } slices_t;
 
-static slices_t read_slices(const tpui_lowering_t* op) {
-  slices_t s;
-  s.x = at_least_1d(op, 0);
-  s.index = at_least_1d(op, 1);
+static slices_t read_slices(const tpui_lowering_t* op, tpu_dtype_t dtype) {
+  slices_t s = {.x = tpui_axes_target(op, dtype), .index = at_least_1d(op, 1)};
   s.dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), s.x.rank);
   tpui_check_index(op, s.index, s.x.sizes[s.dim], false, s.dim);
   int64_t sizes[TPU_MAX_RANK];
   for (int i = 0; i < s.x.rank; ++i) sizes[i] = i == s.dim ? s.index.sizes[0] : s.x.sizes[i];
-  s.source = tpui_reshape(op->b, tpui_operand_as(op, 2, s.x.dtype), s.x.rank, sizes);
+  tpui_hlo_t source = tpui_operand_as(op, 2, tpui_operand_meta(op, 0)->dtype);
+  s.source = tpui_convert(op->b, tpui_reshape(op->b, source, s.x.rank, sizes), dtype);
   return s;
 }
 
+static void set_slices(const tpui_lowering_t* op, const char* kind, const slices_t* s) {
+  tpui_hlo_t index = tpui_wrap_index(op->b, s->index, s->x.sizes[s->dim]);
+  tpui_pick_t pick = tpui_pick_dim(s->dim, index);
+  tpui_axes_set_result(op, &s->x, tpui_axes_scatter(op->b, kind, &s->x, &pick, s->source));
+}
+
 void tpui_lower_index_copy(const tpui_lowering_t* op) {
-  slices_t s = read_slices(op);
-  tpui_set_result_reshaped(op, 0, tpui_scatter_dim(op->b, "set", s.x, s.dim, s.index, s.source));
+  slices_t s = read_slices(op, tpui_operand_meta(op, 0)->dtype);
+  set_slices(op, "set", &s);
 }
 
 void tpui_lower_index_add(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  slices_t s = read_slices(op);
-  tpu_dtype_t dtype = tpui_math_dtype(s.x.dtype);
-  tpui_hlo_t source = tpui_convert(b, s.source, dtype);
+  tpu_dtype_t dtype = tpui_math_dtype(tpui_operand_meta(op, 0)->dtype);
+  slices_t s = read_slices(op, dtype);
   double alpha = 0;
   if (!(tpui_operand_constant(op, 3, &alpha) && alpha == 1)) {
     const char* product = dtype == TPU_BOOL ? "and" : "multiply";
-    source = tpui_binary(b, product, source, tpui_operand_as(op, 3, dtype));
+    s.source = tpui_binary(b, product, s.source, tpui_operand_as(op, 3, dtype));
   }
-  tpui_hlo_t x = tpui_convert(b, s.x, dtype);
-  tpui_set_result_reshaped(op, 0, tpui_scatter_dim(b, "add", x, s.dim, s.index, source));
+  set_slices(op, "add", &s);
 }
 
 /* Attributes: dim, reduce, include_self. */
 void tpui_lower_index_reduce(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  slices_t s = read_slices(op);
+  tpu_dtype_t dtype = tpui_math_dtype(tpui_operand_meta(op, 0)->dtype);
+  slices_t s = read_slices(op, dtype);
+  tpui_hlo_t x = s.x.array;
   const char* name = tpu_attr_text(op->record->attrs, 1);
   const char* combine = combine_of(name);
   bool include_self = tpu_attr_int(op->record->attrs, 2, 1) != 0;
@@ -152,36 +166,44 @@ void tpui_lower_index_reduce(const tpui_lowering_t* op) {
     tpui_fail(b, TPU_INVALID_ARGUMENT, "unknown reduction '%s'", name);
     return;
   }
-  tpu_dtype_t dtype = tpui_math_dtype(s.x.dtype);
-  tpui_hlo_t start = tpui_convert(b, s.x, dtype), ones = tpui_full_like(b, s.source, dtype, 1);
+  tpui_hlo_t start = x, ones = tpui_full_like(b, s.source, dtype, 1);
   if (!include_self) {
-    tpui_hlo_t touched = tpui_scatter_dim(b, "set", tpui_full_like(b, s.x, TPU_BOOL, 0), s.dim,
+    tpui_hlo_t touched = tpui_scatter_dim(b, "set", tpui_full_like(b, x, TPU_BOOL, 0), s.dim,
                                           s.index, tpui_convert(b, ones, TPU_BOOL));
     start = tpui_select(b, touched, identity_of(b, combine, dtype), start);
   }
   tpui_hlo_t result =
       tpui_scatter_dim(b, combine, start, s.dim, s.index, tpui_convert(b, s.source, dtype));
   if (strcmp(name, "mean") == 0) {
-    tpui_hlo_t count = tpui_scatter_dim(b, "add", tpui_full_like(b, s.x, dtype, include_self),
-                                        s.dim, s.index, ones);
+    tpui_hlo_t count =
+        tpui_scatter_dim(b, "add", tpui_full_like(b, x, dtype, include_self), s.dim, s.index, ones);
     result = divide_counts(b, result, count);
   }
   tpui_set_result_reshaped(op, 0, result);
 }
 
+/* Few slices are written one by one; else each place of the tensor asks whether it is meant. */
 void tpui_lower_index_fill(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
+  tpui_axes_t x = tpui_axes_target(op, tpui_operand_meta(op, 0)->dtype);
+  tpui_hlo_t index = at_least_1d(op, 1), value = tpui_operand_as(op, 2, x.array.dtype);
+  if (value.rank > 0) value = tpui_reshape(b, value, 0, NULL);
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   int64_t size = x.sizes[dim];
+  if (!tpui_ok(b)) return;
   tpui_check_index(op, index, size, true, dim);
+  if (x.meta != NULL || index.sizes[0] < size / 8) {
+    int64_t sizes[TPU_MAX_RANK];
+    for (int i = 0; i < x.rank; ++i) sizes[i] = i == dim ? index.sizes[0] : x.sizes[i];
+    slices_t s = {x, index, tpui_broadcast_to(b, value, x.rank, sizes), dim};
+    set_slices(op, "set", &s);
+    return;
+  }
   tpui_hlo_t none = tpui_full(b, TPU_BOOL, 0, 1, &size);
   tpui_hlo_t all = tpui_full(b, TPU_BOOL, 1, 1, index.sizes);
   tpui_hlo_t hit = tpui_scatter_dim(b, "set", none, 0, index, all);
   hit = tpui_spread(b, hit, dim, x.rank, x.sizes);
-  tpui_hlo_t value = tpui_operand_as(op, 2, x.dtype);
-  if (value.rank > 0) value = tpui_reshape(b, value, 0, NULL);
-  tpui_set_result_reshaped(op, 0, tpui_select(b, hit, value, x));
+  tpui_set_result_reshaped(op, 0, tpui_select(b, hit, value, x.array));
 }
 
 void tpui_lower_embedding_backward(const tpui_lowering_t* op) {
@@ -232,7 +254,6 @@ static void put_mask(const tpui_lowering_t* op, tpui_hlo_t x, int position, int 
 
 void tpui_lower_index_put(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
-  tpui_hlo_t x = tpui_operand(op, 0);
   int length = (int)tpu_attr_int(op->record->attrs, 0, 0);
   bool accumulate = tpu_attr_int(op->record->attrs, 1, 0) != 0;
   int given = 0, mask_at = -1;
@@ -243,49 +264,41 @@ void tpui_lower_index_put(const tpui_lowering_t* op) {
     if (meta->dtype == TPU_BOOL) mask_at = i;
   }
   if (given == 1 && mask_at >= 0) {
-    put_mask(op, x, mask_at, 1 + length, accumulate);
+    put_mask(op, tpui_operand(op, 0), mask_at, 1 + length, accumulate);
     return;
   }
+  tpu_dtype_t dtype = tpui_operand_meta(op, 0)->dtype;
+  if (accumulate) dtype = tpui_math_dtype(dtype);
+  tpui_axes_t x = tpui_axes_target(op, dtype);
   tpui_index_list_t list;
-  if (!tpui_index_list_read(op, x, false, &list)) return;
-  tpu_dtype_t dtype = accumulate ? tpui_math_dtype(x.dtype) : x.dtype;
+  if (!tpui_index_list_read(op, &x, false, &list)) return;
   tpui_hlo_t values = tpui_operand_as(op, list.operand_end, dtype);
   values = tpui_broadcast_to(b, values, list.result_rank, list.result);
-  if (list.count == 0) {
-    tpui_set_result(op, 0,
-                    accumulate ? tpui_binary(b, "add", tpui_convert(b, x, dtype), values) : values);
-    return;
+  if (list.pick.count > 0) {
+    const char* kind = accumulate ? "add" : "set";
+    tpui_axes_set_result(op, &x, tpui_axes_scatter(b, kind, &x, &list.pick, values));
+  } else {
+    if (accumulate) values = tpui_binary(b, "add", tpui_operand_as(op, 0, dtype), values);
+    tpui_set_result_reshaped(op, 0, values);
   }
-  tpui_hlo_t start = tpui_convert(b, x, dtype);
-  if (list.moved) start = tpui_transpose(b, start, list.permutation);
-  int64_t moved_sizes[TPU_MAX_RANK];
-  for (int i = 0; i < start.rank; ++i) moved_sizes[i] = start.sizes[i];
-  start = tpui_reshape(b, start, list.merged_rank, list.merged);
-  tpui_hlo_t position = tpui_flatten(b, list.position);
-  int64_t update_sizes[TPU_MAX_RANK];
-  for (int i = 0; i < start.rank; ++i) update_sizes[i] = start.sizes[i];
-  update_sizes[list.first] = position.sizes[0];
-  values = tpui_reshape(b, values, start.rank, update_sizes);
-  tpui_hlo_t result =
-      tpui_scatter_dim(b, accumulate ? "add" : "set", start, list.first, position, values);
-  result = tpui_reshape(b, result, x.rank, moved_sizes);
-  if (list.moved) {
-    int inverse[TPU_MAX_RANK];
-    for (int i = 0; i < x.rank; ++i) inverse[list.permutation[i]] = i;
-    result = tpui_transpose(b, result, inverse);
-  }
-  tpui_set_result(op, 0, result);
 }
 
 /* --- flat forms --- */
 
 void tpui_lower_put(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_operand(op, 0);
-  tpui_hlo_t source = tpui_operand_as(op, 2, x.dtype);
+  tpui_builder_t* b = op->b;
+  tpui_axes_t x = tpui_axes_target(op, tpui_operand_meta(op, 0)->dtype);
+  tpui_hlo_t index = tpui_operand(op, 1), source = tpui_operand_as(op, 2, x.array.dtype);
   const char* kind = tpu_attr_int(op->record->attrs, 0, 0) != 0 ? "add" : "set";
-  tpui_hlo_t index = tpui_operand(op, 1);
-  tpui_check_index(op, index, tpui_count(x, 0, x.rank), true, -1);
-  tpui_set_result(op, 0, tpui_put_flat(op->b, kind, x, index, source));
+  int64_t count = tpui_operand_meta(op, 0)->numel;
+  tpui_check_index(op, index, count, true, -1);
+  if (x.meta == NULL) {
+    tpui_set_result_reshaped(op, 0, tpui_put_flat(b, kind, x.array, index, source));
+    return;
+  }
+  tpui_pick_t pick = tpui_pick_flat(b, &x, tpui_wrap_index(b, index, count));
+  source = tpui_reshape(b, source, pick.rank, pick.sizes);
+  tpui_axes_set_result(op, &x, tpui_axes_scatter(b, kind, &x, &pick, source));
 }
 
 static const char too_few[] = "Number of elements of source < number of ones in mask";

@@ -1,6 +1,7 @@
 /* View plans (ops/views.h) as text: reading and writing storages through strided views. */
 #include <string.h>
 
+#include "lower/axes.h"
 #include "lower/builder_internal.h"
 
 /* --- dtype views --- */
@@ -113,15 +114,16 @@ typedef struct place_t {
 } place_t;
 
 /* The offset in `slot` of a view of what has metadata `base_meta`; a fixed one is planned into
- * `*plan`. False after an error. */
+ * `*plan`, dimensions `apart` or not. False after an error. */
 static bool find_place(tpui_builder_t* b, const tpu_meta_t* base_meta, const tpu_meta_t* view,
-                       uint32_t slot, tpu_view_plan_t* plan, place_t* out_place) {
+                       uint32_t slot, bool apart, tpu_view_plan_t* plan, place_t* out_place) {
   if (!tpui_ok(b)) return false;
   *out_place = (place_t){plan, b->window->slots[slot].as_int, tpui_packed_slot(b, slot)};
   if (out_place->packed != NULL) {
     out_place->plan = out_place->packed->plan;
   } else {
-    tpui_latch_status(b, tpu_view_plan(base_meta, view, out_place->offset, plan));
+    tpui_latch_status(b, apart ? tpu_view_plan_apart(base_meta, view, out_place->offset, plan)
+                               : tpu_view_plan(base_meta, view, out_place->offset, plan));
   }
   return tpui_ok(b);
 }
@@ -224,25 +226,6 @@ static tpui_hlo_t read_gather(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta
   return tpui_reshape(b, x, view->rank, view->sizes);
 }
 
-static tpui_hlo_t write_scatter(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
-                                const tpu_meta_t* view, const place_t* at, tpui_hlo_t update) {
-  int64_t count[1] = {view->numel};
-  const char* type = tpui_text_type(b, (tpui_type_t){base.dtype, 0, NULL});
-  const char* region =
-      tpui_text(b, "({\n^bb0(%%l: %s, %%r: %s):\n\"stablehlo.return\"(%%r) : (%s) -> ()\n})", type,
-                type, type);
-  tpui_hlo_t operands[3] = {to_flat(b, base, base_meta), flat_indices(b, base_meta, view, at),
-                            tpui_reshape(b, update, 1, count)};
-  int64_t flat_count[1] = {base_meta->numel};
-  tpui_hlo_t x = tpui_raw(b, "stablehlo.scatter", 3, operands,
-                          "scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = "
-                          "[0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, "
-                          "indices_are_sorted = false, unique_indices = false",
-                          region, base.dtype, 1, flat_count);
-  const tpu_meta_t* flat = flat_meta(b, base_meta->dtype, base_meta->numel);
-  return flat == NULL ? tpui_harmless() : read_fixed(b, x, flat, base_meta, 0);
-}
-
 /* --- reading --- */
 
 static tpui_hlo_t read_at(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
@@ -270,8 +253,84 @@ tpui_hlo_t tpui_view_read(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* 
   if (view->numel == 0) return tpui_full(b, view->dtype, 0.0, view->rank, view->sizes);
   const tpu_meta_t* meta = base_meta;
   base = tpui_view_retype(b, base, base_meta, view->dtype, &meta);
-  if (!find_place(b, meta, view, slot, &plan, &at)) return tpui_harmless();
+  if (!find_place(b, meta, view, slot, false, &plan, &at)) return tpui_harmless();
   return read_at(b, base, meta, view, &at);
+}
+
+/* --- axes --- */
+
+/* Kind CHAIN of a plan whose dimensions are apart: one factor for each kept dimension. */
+static void axes_of_chain(tpui_builder_t* b, const place_t* at, tpui_axes_t* axes) {
+  const tpu_view_plan_t* plan = at->plan;
+  axes->array = to_factors(b, axes->base, plan);
+  for (int k = 0; k < plan->kept_count; ++k) {
+    axes->axes[plan->kept_dims[k]] = k;
+    axes->steps[plan->kept_dims[k]] = plan->steps[k];
+  }
+  for (int k = 0; k < plan->factor_count && at->packed == NULL; ++k) {
+    axes->starts[k] = tpui_constant_int(b, TPU_I64, plan->starts[k]);
+    axes->moved[k] = plan->starts[k] != 0;
+  }
+  if (at->packed == NULL) return;
+  start_values(b, at->packed, axes->starts);
+  for (int k = 0; k < plan->factor_count; ++k) {
+    axes->moved[k] = tpu_view_factor_is_sliced(plan, k);
+  }
+}
+
+/* One axis, the flat order of the content. */
+static void axes_of_flat(tpui_builder_t* b, const place_t* at, const tpu_meta_t* view,
+                         tpui_axes_t* axes) {
+  axes->array = to_flat(b, axes->base, axes->meta);
+  for (int i = 0; i < view->rank; ++i) {
+    if (view->sizes[i] == 1 || view->strides[i] == 0) continue;
+    axes->axes[i] = 0;
+    axes->steps[i] = view->strides[i];
+  }
+  axes->starts[0] = at->packed != NULL ? tpui_packed_number(b, false, (int32_t)at->packed->first)
+                                       : tpui_constant_int(b, TPU_I64, at->offset);
+  axes->moved[0] = at->packed != NULL || at->offset != 0;
+}
+
+static void find_axes(tpui_builder_t* b, const place_t* at, const tpu_meta_t* view,
+                      tpui_axes_t* axes) {
+  axes->plan = *at->plan;
+  if (is_indexed(at)) axes->plan.kind = TPU_VIEW_GATHER;
+  axes->rank = view->rank;
+  for (int i = 0; i < view->rank; ++i) {
+    axes->sizes[i] = view->sizes[i];
+    axes->axes[i] = -1;
+  }
+  if (axes->plan.kind == TPU_VIEW_GATHER) {
+    axes_of_flat(b, at, view, axes);
+  } else {
+    axes_of_chain(b, at, axes);
+  }
+}
+
+bool tpui_view_axes(const tpui_lowering_t* op, tpui_axes_t* out_axes) {
+  tpui_builder_t* b = op->b;
+  *out_axes = (tpui_axes_t){.array = tpui_harmless()};
+  tpu_view_plan_t plan;
+  place_t at;
+  uint32_t ref = tpu_record_ref(op->record, 0), slot = tpu_record_slot(op->record, 0);
+  if (!tpui_ok(b) || (ref & TPU_REF_VIEW_BIT) == 0) return false;
+  const tpu_meta_t* view = tpui_operand_meta(op, 0);
+  if (view->numel == 0 || view->rank == 0) return false;
+  out_axes->base_meta = tpu_meta_get(tpu_window_ref_meta(b->window, ref));
+  out_axes->base = tpui_view_retype(b, tpui_base_value(b, ref), out_axes->base_meta, view->dtype,
+                                    &out_axes->meta);
+  if (!find_place(b, out_axes->meta, view, slot, true, &plan, &at)) return false;
+  if (at.plan->kind == TPU_VIEW_IDENTITY) return false;
+  find_axes(b, &at, view, out_axes);
+  return tpui_ok(b);
+}
+
+/* The content, in the tensor's dtype, from the axes' array. */
+static tpui_hlo_t from_axes(tpui_builder_t* b, const tpui_axes_t* axes, tpui_hlo_t array) {
+  if (axes->plan.kind != TPU_VIEW_GATHER) return from_factors(b, array, &axes->plan, axes->meta);
+  const tpu_meta_t* flat = flat_meta(b, axes->meta->dtype, axes->meta->numel);
+  return flat == NULL ? tpui_harmless() : read_fixed(b, array, flat, axes->meta, 0);
 }
 
 /* --- writing --- */
@@ -329,6 +388,27 @@ static tpui_hlo_t write_chain(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta
   return from_factors(b, x, plan, base_meta);
 }
 
+/* Whether the holes of a stepped view are so much larger than it is that going round them, place by
+ * place, beats one pass over the content: about 1 us for each place, 4 bytes a ns for a pass. */
+static bool is_sparse(const place_t* at, const tpu_meta_t* base_meta, const tpu_meta_t* view) {
+  return tpu_view_plan_has_steps(at->plan) && view->numel < tpu_meta_bytes(base_meta) / 4096;
+}
+
+/* As a scatter of slices that are as long as the view allows. */
+static tpui_hlo_t write_axes(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
+                             const tpu_meta_t* view, const place_t* at, tpui_hlo_t update) {
+  tpui_axes_t axes = {.base = base, .base_meta = base_meta, .meta = base_meta};
+  tpu_view_plan_t apart;
+  place_t place = *at;
+  if (at->packed == NULL) {
+    place.plan = &apart;
+    tpui_latch_status(b, tpu_view_plan_apart(base_meta, view, at->offset, &apart));
+    if (!tpui_ok(b)) return tpui_harmless();
+  }
+  find_axes(b, &place, view, &axes);
+  return from_axes(b, &axes, tpui_axes_scatter(b, "set", &axes, &(tpui_pick_t){0}, update));
+}
+
 tpui_hlo_t tpui_view_write(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t* base_meta,
                            const tpu_meta_t* view, uint32_t slot, tpui_hlo_t update) {
   tpu_view_plan_t plan;
@@ -338,13 +418,31 @@ tpui_hlo_t tpui_view_write(tpui_builder_t* b, tpui_hlo_t base, const tpu_meta_t*
   tpui_hlo_t x = tpui_view_retype(b, base, base_meta, view->dtype, &meta);
   update = tpui_convert(b, update, view->dtype);
   update = tpui_broadcast_to(b, update, view->rank, view->sizes);
-  if (!find_place(b, meta, view, slot, &plan, &at)) return tpui_harmless();
+  if (!find_place(b, meta, view, slot, false, &plan, &at)) return tpui_harmless();
   if (at.plan->kind == TPU_VIEW_IDENTITY) {
     x = update;
-  } else if (is_indexed(&at)) {
-    x = write_scatter(b, x, meta, view, &at, update);
+  } else if (is_indexed(&at) || is_sparse(&at, meta, view)) {
+    x = write_axes(b, x, meta, view, &at, update);
   } else {
     x = write_chain(b, x, meta, view, &at, update);
   }
   return retype_back(b, x, base, base_meta);
+}
+
+void tpui_view_write_result(const tpui_lowering_t* op, tpui_hlo_t value) {
+  tpui_builder_t* b = op->b;
+  uint32_t ref = tpu_record_ref(op->record, 0);
+  tpui_hlo_t base = tpui_base_value(b, ref);
+  const tpu_meta_t* base_meta = tpu_meta_get(tpu_window_ref_meta(b->window, ref));
+  value = tpui_view_write(b, base, base_meta, tpui_operand_meta(op, 0),
+                          tpu_record_slot(op->record, 0), value);
+  if (tpui_ok(b)) b->values[op->record->first_value] = value;
+}
+
+void tpui_view_set_axes(const tpui_lowering_t* op, const tpui_axes_t* axes, tpui_hlo_t array) {
+  tpui_builder_t* b = op->b;
+  if (!tpui_ok(b)) return;
+  tpui_hlo_t old = tpui_base_value(b, tpu_record_ref(op->record, 0));
+  tpui_hlo_t content = retype_back(b, from_axes(b, axes, array), old, axes->base_meta);
+  if (tpui_ok(b)) b->values[op->record->first_value] = content;
 }

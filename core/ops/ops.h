@@ -44,7 +44,19 @@ typedef enum tpu_op_flag_bits_t {
   TPU_OP_CHECK_VALUES = 1u << 11,  // some numbers make no sense (a probability of 2); its lowering
                                    // checks them
   TPU_OP_CHECK_INTEGERS = 1u << 12,  // the same where the compute dtype is integral
+  TPU_OP_SPARSE = 1u << 13,  // touches few elements of operand 0: costs what it touches, also where
+                             // that is a view of something large
 } tpu_op_flag_bits_t;
+
+/* How results relate to arguments; part of the signature. */
+typedef enum tpu_call_variant_t {
+  TPU_CALL_FUNCTIONAL,  // all results are new storages
+  TPU_CALL_IN_PLACE,    // result 0 is written to operand 0's tensor (or to `results[0]`)
+  TPU_CALL_OUT,         // results are written to out= arguments
+} tpu_call_variant_t;
+/* Of records only: result 0 is the whole content behind operand 0, with what the in-place operation
+ * does done through operand 0's view. */
+enum { TPU_CALL_THROUGH = TPU_CALL_OUT + 1 };
 
 typedef struct tpu_op_info_t {
   const char* name;  // id in lower case, such as "add"

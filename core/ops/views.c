@@ -84,14 +84,15 @@ static void plan_kept(const tpu_meta_t* view, tpu_view_plan_t* plan) {
   for (int i = 0; i < plan->kept_count; ++i) plan->kept[i] = view->sizes[plan->kept_dims[i]];
 }
 
-// Merges kept dimensions that continue each other. Returns the number of runs.
-static int merge_runs(const tpu_meta_t* view, const tpu_view_plan_t* plan,
-                      run_t runs[TPU_MAX_RANK]) {
+// Kept dimensions as runs; those that continue each other are merged unless they stay `apart`.
+// Returns the number of runs.
+static int find_runs(const tpu_meta_t* view, const tpu_view_plan_t* plan, bool apart,
+                     run_t runs[TPU_MAX_RANK]) {
   int count = 0;
   for (int i = 0; i < plan->kept_count; ++i) {
     int64_t size = plan->kept[i];
     int64_t stride = view->strides[plan->kept_dims[i]];
-    if (count > 0 && runs[count - 1].stride % size == 0 &&
+    if (!apart && count > 0 && runs[count - 1].stride % size == 0 &&
         runs[count - 1].stride / size == stride) {
       runs[count - 1].size *= size;
       runs[count - 1].stride = stride;
@@ -192,11 +193,11 @@ static void plan_empty(const tpu_meta_t* base, const tpu_meta_t* view, tpu_view_
   }
 }
 
-static void plan_chain(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset,
+static void plan_chain(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset, bool apart,
                        tpu_view_plan_t* plan) {
   run_t runs[TPU_MAX_RANK];
   plan_kept(view, plan);
-  int run_count = merge_runs(view, plan, runs);
+  int run_count = find_runs(view, plan, apart, runs);
   if (!plan_factors(runs, run_count, base->numel, offset, plan)) {
     plan->kind = TPU_VIEW_GATHER;
     plan->factor_count = 0;
@@ -208,7 +209,7 @@ static void plan_chain(const tpu_meta_t* base, const tpu_meta_t* view, int64_t o
   plan->slices = has_slices(plan);
   // Strides that tile [0, N) without overlap are those of a dense tensor; nothing else is whole.
   plan->whole = !plan->slices && view->numel == base->numel;
-  if (!plan->slices) return;
+  if (!plan->slices || apart) return;
   for (int i = 0; i < base->rank; ++i) {
     if (base->sizes[i] > 1) split_at(plan, base->strides[i]);
   }
@@ -226,8 +227,8 @@ static bool is_identity(const tpu_meta_t* base, const tpu_meta_t* view, int64_t 
   return true;
 }
 
-tpu_status_t tpu_view_plan(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset,
-                           tpu_view_plan_t* out_plan) {
+static tpu_status_t make_plan(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset,
+                              bool apart, tpu_view_plan_t* out_plan) {
   memset(out_plan, 0, sizeof(*out_plan));
   if (!base->dense) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "a storage's content must be dense");
@@ -241,10 +242,20 @@ tpu_status_t tpu_view_plan(const tpu_meta_t* base, const tpu_meta_t* view, int64
                            "elements of its storage",
                            (long long)view->span, (long long)offset, (long long)base->numel);
   } else {
-    plan_chain(base, view, offset, out_plan);
+    plan_chain(base, view, offset, apart, out_plan);
   }
   if (is_identity(base, view, offset)) out_plan->kind = TPU_VIEW_IDENTITY;
   return NULL;
+}
+
+tpu_status_t tpu_view_plan(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset,
+                           tpu_view_plan_t* out_plan) {
+  return make_plan(base, view, offset, false, out_plan);
+}
+
+tpu_status_t tpu_view_plan_apart(const tpu_meta_t* base, const tpu_meta_t* view, int64_t offset,
+                                 tpu_view_plan_t* out_plan) {
+  return make_plan(base, view, offset, true, out_plan);
 }
 
 bool tpu_view_plan_starts(const tpu_view_plan_t* plan, int64_t offset, int64_t* out_starts) {

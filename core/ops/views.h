@@ -62,6 +62,12 @@ typedef struct tpu_view_plan_t {
 TPU_MUST_USE tpu_status_t tpu_view_plan(const tpu_meta_t* base, const tpu_meta_t* view,
                                         int64_t offset, tpu_view_plan_t* out_plan);
 
+/* The same with a factor of its own for each view dimension of `kept`, in that order, for those who
+ * address single elements: index i of kept dimension k is position starts[k] + i * steps[k] of
+ * factor k. Kind GATHER where neighbours would have to share a factor. */
+TPU_MUST_USE tpu_status_t tpu_view_plan_apart(const tpu_meta_t* base, const tpu_meta_t* view,
+                                              int64_t offset, tpu_view_plan_t* out_plan);
+
 /* True when the slice leaves out some indices of factor k. */
 static inline bool tpu_view_factor_is_sliced(const tpu_view_plan_t* plan, int k) {
   return plan->counts[k] != plan->factors[k];

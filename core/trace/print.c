@@ -159,14 +159,14 @@ static tpu_dtype_t usual_compute_dtype(const tpu_record_t* record) {
 
 static void print_record(const tpu_window_t* window, uint32_t index, const uint8_t* dynamic,
                          tpu_strbuf_t* text) {
-  static const char* const suffixes[] = {"", "_", ".out"};  // by tpu_call_variant_t
+  static const char* const suffixes[] = {"", "_", ".out", ".through"};  // by tpu_call_variant_t
   tpu_record_t record;
   tpu_window_record(window, index, &record);
   for (int k = 0; k < record.result_count; ++k) {
     tpu_strbuf_printf(text, "%s%%%u", k > 0 ? ", " : "", record.first_value + (uint32_t)k);
   }
   tpu_strbuf_printf(text, " = %s%s", tpu_op_info(record.op)->name,
-                    record.variant < 3 ? suffixes[record.variant] : "?");
+                    record.variant < 4 ? suffixes[record.variant] : "?");
   print_operands(text, window, &record, dynamic);
   print_attributes(text, record.attrs);
   tpu_strbuf_append(text, " -> ");

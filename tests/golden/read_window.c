@@ -270,7 +270,7 @@ static tpu_op_t find_op(const char* name, size_t size) {
   return TPU_OP_INVALID;
 }
 
-/* "add", "add_" or "add.out"; the variant is a tpu_call_variant_t. */
+/* "add", "add_", "add.out" or "add.through"; the variant is a tpu_call_variant_t. */
 static tpu_op_t read_op(reader_t* r, uint8_t* out_variant) {
   size_t size = 0;
   *out_variant = 0;
@@ -278,11 +278,12 @@ static tpu_op_t read_op(reader_t* r, uint8_t* out_variant) {
   tpu_op_t op = find_op(r->at, size);
   if (op == TPU_OP_INVALID && size > 1 && r->at[size - 1] == '_') {
     op = find_op(r->at, size - 1);
-    *out_variant = 1;
+    *out_variant = TPU_CALL_IN_PLACE;
   }
   if (op == TPU_OP_INVALID) fail_at(r, "an operation of the op table");
   if (reader_ok(r)) r->at += size;
-  if (*out_variant == 0 && accept_text(r, ".out")) *out_variant = 2;
+  if (*out_variant == 0 && accept_text(r, ".out")) *out_variant = TPU_CALL_OUT;
+  if (*out_variant == 0 && accept_text(r, ".through")) *out_variant = TPU_CALL_THROUGH;
   return op;
 }
 

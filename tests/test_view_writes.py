@@ -1,0 +1,92 @@
+"""Few rows written through a view of a large buffer: as on the CPU, and at the cost of the rows.
+
+The forms are those of `make bench` (benchmarks/workloads.py);
+tests/fuzz_views.py makes up others."""
+
+import sys
+
+import pytest
+import torch
+
+from support import MODES, ROOT, child, compile_stats, counting, eager_mode, has_modes
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import workloads
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", workloads.VIEW_WRITES)
+def test_equal_to_the_cpu(name, mode, device):
+  with eager_mode(mode):
+    expected, on_cpu = workloads.view_writes(name, 1, "cpu")
+    base, write = workloads.view_writes(name, 1, device)
+    for _ in range(2):
+      on_cpu(), write()
+    assert torch.equal(base.cpu().view(torch.int32), expected.view(torch.int32))
+
+
+MEMORY = """
+import sys
+import torch
+sys.path.insert(0, {benchmarks!r})
+import workloads
+
+def high_water():
+  with open("/proc/self/status") as status:
+    return next(int(line.split()[1]) >> 10 for line in status if line.startswith("VmHWM"))
+
+def reset():
+  with open("/proc/self/clear_refs", "w") as refs:
+    refs.write("5")
+
+torch.tpu.eager_mode = torch.tpu.EagerMode[{mode!r}]
+for name in workloads.VIEW_WRITES:
+  base, write = workloads.view_writes(name, 256, "tpu")
+  write(), torch.tpu.synchronize()  # the content takes the dtype in which it is written, once
+  reset()
+  before = high_water()
+  for _ in range(3):
+    write(), torch.tpu.synchronize()
+  grown = high_water() - before
+  print(name, grown)
+  assert grown < 100, f"{{name}}: {{grown}} MiB more for 2 rows of 256 MiB"
+  del base, write
+"""
+
+
+@pytest.mark.skipif(not has_modes(), reason="reads this process's memory")
+@pytest.mark.parametrize("mode", ["DEFER_AND_FUSE", "DEFER_NEVER"])
+def test_memory_does_not_grow_by_the_buffer(mode):
+  """A copy of the buffer, or of the view, would show as memory (and as time)."""
+  child(MEMORY.format(benchmarks=str(ROOT / "benchmarks"), mode=mode))
+
+
+def test_layers_share_a_program(device):
+  """The view's place in the buffer is a number: no program per layer."""
+  cache = torch.zeros(8, 64, 2, 16, device=device)
+  i, v = torch.tensor([3, 5], device=device), torch.ones(2, 2, 16, device=device)
+  expected = torch.zeros(8, 64, 2, 16)
+
+  def write(layer):
+    cache[layer][i] = v
+    expected[layer, 3] = expected[layer, 5] = 1
+    return cache[layer][i].sum().item()
+
+  for layer in (0, 1, 2):
+    write(layer)
+  with counting(compile_stats) as grown:
+    for layer in range(3, 8):
+      assert write(layer) == 64
+  assert grown.get("compiles", 0) == 0, grown
+  assert torch.equal(cache.cpu(), expected)
+
+
+def test_out_of_range_stays_out(device):
+  """What leaves the view does not land in its neighbours, and is reported as on a whole tensor."""
+  cache = torch.zeros(3, 4, 2, device=device)
+  index = torch.tensor([1, 7], device=device)
+  with eager_mode("fused"), pytest.raises(IndexError, match="7 is out of range for size 4"):
+    cache[1].index_copy_(0, index, torch.ones(2, 2, device=device))
+    cache.cpu()
+  content = cache.cpu()
+  assert content[1, 1].eq(1).all() and content.sum() == 2
