@@ -1,6 +1,7 @@
 #include "python_values.h"
 
 #include <ATen/core/jit_type.h>
+#include <sys/syscall.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -8,6 +9,9 @@
 #include <torch/csrc/Layout.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
+#include <unistd.h>
+
+#include <stdexcept>
 
 namespace tpu_shim {
 
@@ -70,6 +74,20 @@ void throw_index_error(const std::string& text) {
   PyRef type(PyObject_GetAttrString(module.get(), "IndexError"));
   PyErr_SetString(type.get(), text.c_str());
   throw_python_error();
+}
+
+bool python_interrupts() {
+  // Python runs handlers on its main thread only, which is that of the process.
+  if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized()) return false;
+  Gil gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+void throw_interrupt(const std::string& text) {
+  Gil gil;
+  if (PyErr_Occurred() != nullptr) throw_python_error();
+  TORCH_CHECK(false, text);
+  throw std::runtime_error(text);  // unreachable, but the macro does not say so
 }
 
 std::string take_python_error() {

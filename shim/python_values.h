@@ -26,6 +26,11 @@ struct Gil {
 [[noreturn]] void throw_python_error();
 // Throws torch_tpu.errors.IndexError. Takes the GIL itself.
 [[noreturn]] void throw_index_error(const std::string& text);
+// True when a signal handler of Python raised: asked by waits, on any thread, without the GIL. The
+// exception stays set, for throw_interrupt.
+bool python_interrupts();
+// Throws that exception. Takes the GIL itself.
+[[noreturn]] void throw_interrupt(const std::string& text);
 // "Type: text" of the exception that Python has set, which is cleared. Throws what is no Exception.
 std::string take_python_error();
 

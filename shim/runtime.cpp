@@ -85,6 +85,7 @@ tpu_engine_t* start_engine() {
   options.memory_limit = tpu_env_int(TPU_ENV_MEMORY_LIMIT);
   tpu_engine_t* made = nullptr;
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
+  tpu_engine_set_stop(made, python_interrupts);
   const int early = g_early_mode.load();
   if (early >= 0) {
     tpu_status_t status = tpu_engine_set_mode(made, static_cast<tpu_eager_mode_t>(early));
@@ -125,6 +126,7 @@ void throw_status(tpu_status_t status) {
   switch (code) {
     case TPU_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
     case TPU_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case TPU_CANCELLED: throw_interrupt(text);
     case TPU_OUT_OF_RANGE: throw_index_error(text);
     default: TORCH_CHECK(false, text);
   }

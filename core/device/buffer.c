@@ -1,6 +1,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "device/device_internal.h"
@@ -239,6 +240,27 @@ static tpu_status_t await_event(const tpu_plugin_t* plugin, pjrt_event_t* event)
   return tpu_status_join(status, tpu_pjrt_call(plugin, Event_Destroy, &destroy));
 }
 
+#define POLL_MOST_NS 1000000
+#define STOP_EVERY_NS 100000000
+
+/* Waits until the event is ready, failed, or cannot be asked; an await then tells which. */
+static tpu_status_t poll_event(const tpu_plugin_t* plugin, pjrt_event_t* event, tpu_stop_t stop) {
+  struct timespec pause = {.tv_nsec = 10000};
+  for (int64_t waited = 0;;) {
+    pjrt_event_is_ready_args_t args = {.event = event};
+    tpu_status_t status = tpu_pjrt_call(plugin, Event_IsReady, &args);
+    bool over = status != NULL || args.is_ready;
+    tpu_status_free(status);
+    if (over) return NULL;
+    (void)nanosleep(&pause, NULL);  // a signal ends it early
+    waited += pause.tv_nsec;
+    if (pause.tv_nsec < POLL_MOST_NS) pause.tv_nsec += pause.tv_nsec / 8;
+    if (waited < STOP_EVERY_NS) continue;
+    waited = 0;
+    if (stop()) return tpu_status_make(TPU_CANCELLED, "interrupted while waiting for the device");
+  }
+}
+
 static tpu_status_t check_content(const tpu_buffer_t* buffer) {
   if (buffer == NULL) return tpu_status_make(TPU_INVALID_ARGUMENT, "buffer is NULL");
   if (buffer->pjrt == NULL) {
@@ -249,11 +271,23 @@ static tpu_status_t check_content(const tpu_buffer_t* buffer) {
 }
 
 tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer) {
+  return tpu_buffer_await_unless(buffer, NULL);
+}
+
+tpu_status_t tpu_buffer_await_unless(tpu_buffer_t* buffer, tpu_stop_t stop) {
   TPU_RETURN_IF_ERROR(check_content(buffer));
   if (atomic_load_explicit(&buffer->ready, memory_order_acquire)) return NULL;
   const tpu_plugin_t* plugin = buffer->device->plugin;
   pjrt_buffer_ready_event_args_t args = {.buffer = buffer->pjrt};
   TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, Buffer_ReadyEvent, &args));
+  if (stop != NULL) {
+    tpu_status_t status = poll_event(plugin, args.event, stop);
+    if (status != NULL) {
+      pjrt_event_destroy_args_t destroy = {.event = args.event};
+      tpui_log_failed_destroy(tpu_pjrt_call(plugin, Event_Destroy, &destroy));
+      return status;
+    }
+  }
   TPU_RETURN_IF_ERROR(await_event(plugin, args.event));
   atomic_store_explicit(&buffer->ready, true, memory_order_release);
   return NULL;

@@ -94,6 +94,11 @@ TPU_MUST_USE tpu_status_t tpu_buffer_read(tpu_buffer_t* buffer, int64_t offset, 
 /* Waits until the content is there; returns the error of the program that made it. */
 TPU_MUST_USE tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer);
 
+/* The same, but asks `stop` (may be NULL) every 100 ms and gives up with TPU_CANCELLED when that
+ * says so. The content comes nevertheless. */
+typedef bool (*tpu_stop_t)(void);
+TPU_MUST_USE tpu_status_t tpu_buffer_await_unless(tpu_buffer_t* buffer, tpu_stop_t stop);
+
 /* Host pointer to the content on host-addressable platforms (after an await); else
  * TPU_UNIMPLEMENTED. Valid while a reference to the buffer is held. */
 TPU_MUST_USE tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** out_pointer);

@@ -73,6 +73,12 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   tpu_free(e);
 }
 
+void tpu_engine_set_stop(tpu_engine_t* engine, tpu_stop_t stop) {
+  tpu_mutex_lock(&engine->lock);
+  engine->stop = stop;
+  tpu_mutex_unlock(&engine->lock);
+}
+
 tpu_device_t* tpu_engine_device(tpu_engine_t* engine) { return engine->device; }
 
 tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) {
@@ -88,7 +94,7 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   // Waiting gives the lock up, so that others may record meanwhile.
   do {
     status = tpui_flush(engine);
-    tpui_wait_idle(engine);
+    if (status == NULL) status = tpui_wait_idle(engine);
   } while (status == NULL && engine->recorder.record_count > 0);
   if (status == NULL) atomic_store_explicit(&engine->mode, mode, memory_order_relaxed);
   tpu_mutex_unlock(&engine->lock);
@@ -114,7 +120,7 @@ void tpu_engine_reset_stats(tpu_engine_t* engine) {
 
 void tpu_engine_clear_cache(tpu_engine_t* engine) {
   tpu_mutex_lock(&engine->lock);
-  tpui_wait_idle(engine);
+  tpui_wait_to_the_end(engine);
   engine->recorder.predicted = NULL;
   engine->last_plan = NULL;
   tpui_plan_cache_clear(&engine->plans);

@@ -35,6 +35,11 @@ tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine);
 /* Flushes first, so that nothing recorded under one policy runs under another. */
 TPU_MUST_USE tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode);
 
+/* Waits for the device ask `stop` every 100 ms, from the waiting thread and without any lock: where
+ * it says true they give up with TPU_CANCELLED. What was launched goes on, and nothing is lost. Set
+ * it before other threads use the engine; NULL: never asked. */
+void tpu_engine_set_stop(tpu_engine_t* engine, tpu_stop_t stop);
+
 /* --- storages --- */
 
 /* A storage of `nbytes` bytes without content: reading it gives zeros. One reference. */

@@ -1,6 +1,7 @@
 #include "engine/flight.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/env.h"
@@ -323,16 +324,40 @@ void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
   run_here(e, flight);
 }
 
-void tpui_wait_idle(tpu_engine_t* e) {
-  while (e->in_flight > 0) (void)pthread_cond_wait(&e->landed, &e->lock);
+#define STOP_EVERY_NS 100000000
+
+/* Waits until some flight lands, or for a while. */
+static tpu_status_t wait_landing(tpu_engine_t* e) {
+  struct timespec until;
+  (void)clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += STOP_EVERY_NS;
+  until.tv_sec += until.tv_nsec / 1000000000;
+  until.tv_nsec %= 1000000000;
+  if (pthread_cond_timedwait(&e->landed, &e->lock, &until) == 0 || e->stop == NULL) return NULL;
+  tpu_mutex_unlock(&e->lock);
+  bool stopped = e->stop();
+  tpu_mutex_lock(&e->lock);
+  return stopped ? tpu_status_make(TPU_CANCELLED, "interrupted while waiting for the device")
+                 : NULL;
 }
 
-void tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
-  while (value->state == TPU_VALUE_LAUNCHED) (void)pthread_cond_wait(&e->landed, &e->lock);
+tpu_status_t tpui_wait_idle(tpu_engine_t* e) {
+  while (e->in_flight > 0) TPU_RETURN_IF_ERROR(wait_landing(e));
+  return NULL;
 }
 
-void tpui_wait_for_room(tpu_engine_t* e) {
+tpu_status_t tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
+  while (value->state == TPU_VALUE_LAUNCHED) TPU_RETURN_IF_ERROR(wait_landing(e));
+  return NULL;
+}
+
+tpu_status_t tpui_wait_for_room(tpu_engine_t* e) {
   // None beside one that runs on this thread.
   int most = e->mode == TPU_MODE_DEBUG ? 1 : MAX_IN_FLIGHT;
-  while (e->in_flight >= most) (void)pthread_cond_wait(&e->landed, &e->lock);
+  while (e->in_flight >= most) TPU_RETURN_IF_ERROR(wait_landing(e));
+  return NULL;
+}
+
+void tpui_wait_to_the_end(tpu_engine_t* e) {
+  while (e->in_flight > 0) (void)pthread_cond_wait(&e->landed, &e->lock);
 }

@@ -35,12 +35,14 @@ TPU_MUST_USE tpu_status_t tpui_flight_load(tpu_engine_t* engine, tpui_plan_t* pl
 void tpui_flight_launch(tpu_engine_t* engine, tpui_flight_t* flight);
 void tpui_flights_free(tpu_engine_t* engine);
 
-/* Waits give the lock up meanwhile, so values may change state.
- * Until one more flight may be on its way: */
-void tpui_wait_for_room(tpu_engine_t* engine);
+/* Waits give the lock up meanwhile, so values may change state. They fail only when the user stops
+ * them (tpu_engine_set_stop). Until one more flight may be on its way: */
+TPU_MUST_USE tpu_status_t tpui_wait_for_room(tpu_engine_t* engine);
 /* Until nothing is queued: */
-void tpui_wait_idle(tpu_engine_t* engine);
+TPU_MUST_USE tpu_status_t tpui_wait_idle(tpu_engine_t* engine);
 /* Until this value has landed; the caller holds a reference: */
-void tpui_wait_value(tpu_engine_t* engine, const tpu_value_t* value);
+TPU_MUST_USE tpu_status_t tpui_wait_value(tpu_engine_t* engine, const tpu_value_t* value);
+/* Until nothing is queued, whatever the user does: */
+void tpui_wait_to_the_end(tpu_engine_t* engine);
 
 #endif  // TPU_ENGINE_FLIGHT_H_

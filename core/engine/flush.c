@@ -114,12 +114,12 @@ static tpu_status_t flush_now(tpu_engine_t* e, bool* out_waits) {
 tpu_status_t tpui_flush(tpu_engine_t* e) {
   bool waits = true;
   while (waits) {
-    tpui_wait_for_room(e);
+    TPU_RETURN_IF_ERROR(tpui_wait_for_room(e));
     tpui_flags_bound(e);
     if (e->recorder.record_count == 0) return NULL;
     if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, "it waits for the device");
     TPU_RETURN_IF_ERROR(flush_now(e, &waits));
-    if (waits) tpui_wait_idle(e);
+    if (waits) TPU_RETURN_IF_ERROR(tpui_wait_idle(e));
   }
   return NULL;
 }
@@ -134,10 +134,15 @@ static tpu_status_t await_contents(tpu_engine_t* e) {
     ++e->stats.awaits;
     tpu_value_retain(value);
     tpu_mutex_unlock(&e->lock);
-    tpu_status_t status = tpu_buffer_await(value->ready.buffer);
+    tpu_status_t status = tpu_buffer_await_unless(value->ready.buffer, e->stop);
     tpu_mutex_lock(&e->lock);
-    tpu_value_set_awaited(&e->pool, value);
+    bool stopped = tpu_status_code(status) == TPU_CANCELLED;
+    if (!stopped) tpu_value_set_awaited(&e->pool, value);
     tpu_value_release(&e->pool, value);
+    if (stopped) {
+      tpu_status_free(result);  // whoever waits next is told by the values
+      return status;
+    }
     if (result == NULL) {
       result = status;
     } else {
@@ -149,7 +154,9 @@ static tpu_status_t await_contents(tpu_engine_t* e) {
 
 /* The error to tell at a sync, once. */
 static tpu_status_t sync_contents(tpu_engine_t* e) {
-  tpu_status_t error = await_contents(e), wrong = tpui_flags_look(e, UINT64_MAX);
+  tpu_status_t error = await_contents(e);
+  if (tpu_status_code(error) == TPU_CANCELLED) return error;  // others are told by the next one
+  tpu_status_t wrong = tpui_flags_look(e, UINT64_MAX);
   tpu_status_t pending = tpui_take_pending(e);
   // Of several errors the earlier one is the cause, or as good.
   tpu_status_t told = pending != NULL ? pending : error != NULL ? error : wrong;
@@ -183,7 +190,7 @@ tpu_status_t tpui_recording_end(tpu_engine_t* e, tpu_status_t status) {
 tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait) {
   tpu_mutex_lock(&engine->lock);
   tpu_status_t status = tpui_flush(engine);
-  if (wait) tpui_wait_idle(engine);
+  if (status == NULL && wait) status = tpui_wait_idle(engine);
   if (status == NULL && wait) status = sync_contents(engine);
   tpu_mutex_unlock(&engine->lock);
   return status;

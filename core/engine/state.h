@@ -77,6 +77,7 @@ struct tpu_engine_t {
   size_t flags_capacity;
   tpu_queue_t* queue;
   pthread_cond_t landed;  // a queued flight finished
+  tpu_stop_t stop;        // see tpu_engine_set_stop
   int in_flight;          // queued and not finished
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;

@@ -63,7 +63,7 @@ static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, vo
   tpu_value_t* value = NULL;
   TPU_RETURN_IF_ERROR(readable_value(e, tensor, &value, out_offset));
   tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(e) : NULL;
-  if (status == NULL) tpui_wait_value(e, value);
+  if (status == NULL) status = tpui_wait_value(e, value);
   if (status == NULL && value->state == TPU_VALUE_FAILED) {
     status = tpu_status_copy(value->failed.error);
     tpui_told(e, value);
@@ -85,16 +85,20 @@ tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, 
   tpu_mutex_unlock(&engine->lock);
   if (status != NULL || value == NULL) return status;
   // The copy itself needs no lock: the value is held, so that no program may take its buffer.
-  status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
+  status = tpu_buffer_await_unless(value->ready.buffer, engine->stop);
+  bool stopped = tpu_status_code(status) == TPU_CANCELLED;
+  if (status == NULL) status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
   tpu_mutex_lock(&engine->lock);
-  // What went wrong up to here is told now: the content may come from it.
-  tpu_status_t wrong = tpui_flags_look(engine, tpu_buffer_run(value->ready.buffer));
-  if (status == NULL) {
-    status = wrong;
-  } else {
-    tpu_status_free(wrong);
+  if (!stopped) {
+    // What went wrong up to here is told now: the content may come from it.
+    tpu_status_t wrong = tpui_flags_look(engine, tpu_buffer_run(value->ready.buffer));
+    if (status == NULL) {
+      status = wrong;
+    } else {
+      tpu_status_free(wrong);
+    }
+    tpu_value_set_awaited(&engine->pool, value);
   }
-  tpu_value_set_awaited(&engine->pool, value);
   tpu_value_release(&engine->pool, value);
   tpu_mutex_unlock(&engine->lock);
   return status;
@@ -123,7 +127,7 @@ static tpu_status_t upload_content(tpu_engine_t* e, const tpu_meta_t* meta, cons
   tpu_status_free(status);
   tpu_mutex_lock(&e->lock);
   status = tpui_flush(e);
-  tpui_wait_idle(e);
+  if (status == NULL) status = tpui_wait_idle(e);
   if (status == NULL) {
     status = tpu_buffer_from_host(e->device, src, meta->dtype, meta->rank, meta->sizes, out_buffer);
   }

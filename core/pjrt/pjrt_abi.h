@@ -201,6 +201,12 @@ typedef struct pjrt_event_await_args_t {
   pjrt_event_t* event;
 } pjrt_event_await_args_t;
 
+typedef struct pjrt_event_is_ready_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_event_t* event;
+  bool is_ready;  // out
+} pjrt_event_is_ready_args_t;
+
 /* --- buffers --- */
 
 enum {

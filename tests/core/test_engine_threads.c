@@ -264,3 +264,41 @@ TPU_TEST(queue_engine_destroyed_with_windows_in_flight) {
   drop(&a);
   world_close(&w);
 }
+
+static bool always_stop(void) { return true; }
+
+/* The user stops a wait for content that comes later, and one for a program that runs. */
+TPU_TEST(threads_stopped_waits) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_TPU, TPU_MODE_FUSED));
+  tensor_t a = world_range(&w, 8, 1);
+  world_sync(&w);
+  w.fake->delay(400000);
+  tensor_t b = world_binary(&w, TPU_OP_ADD, a, a);
+  world_flush(&w);
+  tpu_engine_set_stop(w.engine, always_stop);
+  float numbers[8];
+  TPU_EXPECT_CODE(tpu_engine_flush(w.engine, true), TPU_CANCELLED);
+  TPU_EXPECT_CODE(world_read(&w, b, numbers), TPU_CANCELLED);
+  tpu_engine_set_stop(w.engine, NULL);
+  world_sync(&w);
+  EXPECT_CONTENT(&w, b, 0, 0);
+  drop(&a), drop(&b);
+  w.fake->delay(0);
+
+  enum { LARGE = 1 << 17 };  // worth the launch thread
+  a = world_range(&w, LARGE, 1);
+  w.fake->hold(true);
+  b = world_binary(&w, TPU_OP_ADD, a, a);
+  world_flush(&w);
+  tpu_engine_set_stop(w.engine, always_stop);
+  TPU_EXPECT_CODE(tpu_engine_flush(w.engine, true), TPU_CANCELLED);
+  tensor_t c = world_binary(&w, TPU_OP_MUL, b, a);
+  TPU_EXPECT_CODE(tpu_engine_flush(w.engine, true), TPU_CANCELLED);
+  TPU_EXPECT_CODE(tpu_engine_set_mode(w.engine, TPU_MODE_STRICT), TPU_CANCELLED);
+  w.fake->hold(false);
+  tpu_engine_set_stop(w.engine, NULL);
+  EXPECT_CONTENT(&w, c, 0, 0);
+  drop(&a), drop(&b), drop(&c);
+  world_close(&w);
+}

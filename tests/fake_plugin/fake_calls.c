@@ -163,6 +163,15 @@ pjrt_error_t* fake_Event_Destroy(void* pointer) {
   return injected;
 }
 
+/* What is lost is ready only for those who wait for it. */
+pjrt_error_t* fake_Event_IsReady(void* pointer) {
+  ENTER(Event_IsReady, pjrt_event_is_ready_args_t);
+  CHECK(Event_IsReady, args->event, FAKE_EVENT);
+  const fake_event_t* event = (const fake_event_t*)args->event;
+  args->is_ready = event->lose_us > 0 || fake_now_us() >= event->ready_us;
+  return NULL;
+}
+
 pjrt_error_t* fake_Event_Await(void* pointer) {
   ENTER(Event_Await, pjrt_event_await_args_t);
   CHECK(Event_Await, args->event, FAKE_EVENT);

@@ -1,0 +1,57 @@
+"""Ctrl-C while the host waits for the device: the wait ends at once, and nothing is lost."""
+
+import pytest
+
+from support import child, has_modes
+
+pytestmark = pytest.mark.skipif(not has_modes(), reason="needs a queue of launches")
+
+CODE = """
+import os, signal, threading, time, torch
+import torch_tpu._C as core
+a = torch.rand(512, 512, device="tpu") / 512
+start = torch.rand(512, 512, device="tpu")
+kept = torch.arange(4.0, device="tpu")
+
+def work(turns):
+  x = start
+  for _ in range(turns):
+    x = a @ x
+  kept.add_(1)
+  return x
+
+# A window that runs for some seconds, and is compiled.
+turns, seconds = 100, 0
+while seconds < 1.5:
+  turns *= 2
+  for _ in range(2):
+    began = time.monotonic()
+    work(turns)
+    x = work(turns)
+    torch.tpu.synchronize()
+    seconds = time.monotonic() - began
+right = x.cpu()
+kept.copy_(torch.arange(4.0))
+torch.tpu.synchronize()
+
+work(turns)
+x = work(turns)
+timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+timer.start()
+try:
+  WAIT
+  raise SystemExit("not interrupted")
+except KeyboardInterrupt:
+  state = core.content_state(x)
+assert state == "launched", state
+timer.join()
+assert torch.equal(x.cpu(), right)
+assert kept.tolist() == [2, 3, 4, 5]
+kept.add_(1)
+assert (a @ start).sum().item() > 0 and kept.tolist() == [3, 4, 5, 6]
+"""
+
+
+@pytest.mark.parametrize("wait", ["torch.tpu.synchronize()", "x.cpu()"])
+def test_ctrl_c_ends_a_wait(wait):
+  child(CODE.replace("WAIT", wait))
