@@ -186,6 +186,39 @@ def training(name, make, steps, warmup, repeats, jax, must, must_jax=None):
   )
 
 
+def index_checks(torch, words, batch, quick):
+  """A training step with the checks of indices in its programs, over the same step without."""
+  import workloads
+
+  import torch_tpu._C as core
+
+  # With the switch as it is when the programs are made, step by step in turns.
+  trainers = {
+    switch: workloads.next_words("tpu", words, batch=batch, ignored=-100 - int(switch))
+    for switch in ("1", "0")
+  }
+
+  def run(switch, steps=1):
+    core.env_override("TORCH_TPU_CHECK_INDEX", switch)
+    trainers[switch].run(steps)
+
+  try:
+    for switch in trainers:
+      run(switch, 20)
+    repeats = (50 if quick else 200) * max(4096 // words, 1)
+    mine, without = alternate(repeats, lambda: run("1"), lambda: run("0"))
+  finally:
+    core.env_override("TORCH_TPU_CHECK_INDEX", None)
+  return Row(
+    f"embedding and cross entropy, {words:,} words, batch {batch}: checks of indices, over none",
+    f"{mine * 1e6:.0f} us",
+    "-",
+    f"{mine / without:.3f} of {without * 1e6:.0f} us",
+    "<= 1.02",
+    mine <= 1.02 * without,
+  )
+
+
 def compiles_after_warmup(torch):
   import workloads
 
@@ -327,6 +360,8 @@ def measure(torch, quick, wanted):
         1.8,
       ),
     ),
+    ("index checks", lambda: index_checks(torch, 4096, 512, quick)),
+    ("index checks, small", lambda: index_checks(torch, 64, 32, quick)),
     ("compiles", lambda: compiles_after_warmup(torch)),
     ("import", lambda: import_time(quick)),
     ("first step", lambda: first_step(quick)),

@@ -100,6 +100,17 @@ class GptTrainer(Trainer):
     return self.train_step(self.model, self.optimizer, self.batch, rate).item()
 
 
+def next_words(device, words=4096, width=64, batch=512, ignored=-100):
+  """An embedding, a linear layer, cross entropy over the words, SGD: the step with the largest
+  share of work by index. Two with other `ignored` do the same in programs of their own."""
+  torch.manual_seed(0)
+  model = nn.Sequential(nn.Embedding(words, width), nn.Linear(width, words)).to(device)
+  x = torch.randint(words, (batch,)).to(device)
+  y = torch.randint(words, (batch,)).to(device)
+  optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+  return Trainer(model, optimizer, lambda: F.cross_entropy(model(x), y, ignore_index=ignored))
+
+
 def changing_numbers(device):
   """A step whose learning rate, loss scale and step count differ each time; Adam, weight decay."""
   trainer = mlp(device, width=64, batch=8)

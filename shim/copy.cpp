@@ -14,6 +14,7 @@
 
 #include "hooks.h"
 #include "record.h"
+#include "stacks.h"
 
 namespace tpu_shim {
 
@@ -53,6 +54,7 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
   const Located at = locate(destination);
   int64_t offset = 0;
   const tpu_meta_id_t view = view_of(destination, at, &offset);
+  note_location();
   TPU_THROW_IF_ERROR(tpu_engine_write(engine(), at.storage, view, offset, host.const_data_ptr(),
                                       static_cast<int64_t>(host.nbytes())));
 }

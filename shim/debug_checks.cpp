@@ -16,7 +16,7 @@ at::Tensor to_host(const at::Tensor& tensor) {
 
 }  // namespace
 
-bool looks_for_nonfinite() { return debug_mode() && tpu_env_bool(TPU_ENV_CHECK_NONFINITE); }
+bool looks_for_nonfinite() { return tpu_engine_checks_finite(engine()); }
 
 namespace {
 bool is_finite(const at::Tensor& tensor) {

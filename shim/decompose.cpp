@@ -289,6 +289,7 @@ void Decomposition::replay(const Signature& signature, const Template& made,
                            const std::vector<bool>& defined, Results* results) {
   c10::SmallVector<tpu_result_t, 4> made_results(
       static_cast<size_t>(tpu_template_result_count(made.get())));
+  note_location();
   TPU_THROW_IF_ERROR(
       tpu_engine_replay(engine(), made.get(), signature.inputs.data(), made_results.data()));
   size_t next = 0;

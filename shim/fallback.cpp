@@ -12,6 +12,7 @@
 #include "debug_checks.h"
 #include "decompose.h"
 #include "runtime.h"
+#include "stacks.h"
 #include "storage.h"
 
 namespace tpu_shim {
@@ -64,7 +65,8 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   // A view made on the host would not share memory with its base: cpu_fallback refuses those.
   at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
   TORCH_CHECK(!check || all_finite(*stack, op.schema().returns().size()), "'", name,
-              "' made NaN or infinity from finite inputs (TORCH_TPU_CHECK_NONFINITE=1)");
+              "' made NaN or infinity from finite inputs (TORCH_TPU_CHECK_NONFINITE=1)",
+              recorded_here());
 }
 
 std::map<std::string, int64_t> fallback_counts() {

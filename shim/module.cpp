@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "adapter.h"
+#include "debug_checks.h"
 #include "decompose.h"
 #include "fallback.h"
 #include "generator.h"
@@ -224,6 +225,15 @@ PyObject* py_env_override(PyObject* args) {
   parse(args, "sz", &name, &value);
   TPU_THROW_IF_ERROR(tpu_env_override(find_env(name), value));
   Py_RETURN_NONE;
+}
+PyObject* py_expect_nonfinite(PyObject* args) {
+  int expected = 0;
+  parse(args, "p", &expected);
+  if (!engine_started()) Py_RETURN_FALSE;
+  tpu_engine_expect_nonfinite(engine(), false);
+  const bool looks = looks_for_nonfinite();
+  tpu_engine_expect_nonfinite(engine(), expected != 0);
+  return PyBool_FromLong(looks);
 }
 PyObject* py_op_table(PyObject*) {
   PyRef list(PyList_New(0));

@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "stacks.h"
 #include "storage.h"
 
 namespace tpu_shim {
@@ -160,6 +161,7 @@ class Call {
     call_.operands = operands_.data();
     call_.result_count = static_cast<int>(results_.size());
     call_.results = results_.data();
+    note_location();
     bool unknown = false;
     TPU_THROW_IF_ERROR(tpu_engine_record(engine(), &call_, &unknown));
     return !unknown;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hooks.h"
+#include "stacks.h"
 
 namespace tpu_shim {
 
@@ -245,6 +246,7 @@ void resize_storage(c10::StorageImpl* impl, int64_t nbytes) {
 void read_tensor(const at::Tensor& tensor, void* dst, int64_t nbytes) {
   tpu_operand_t operand;
   tensor_operand(tensor, &operand);
+  note_location();  // reading may record
   TPU_THROW_IF_ERROR(tpu_engine_read(engine(), &operand, dst, nbytes));
 }
 

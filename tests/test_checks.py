@@ -1,6 +1,7 @@
 """Wrong data in programs: indices out of range and the like raise in every mode, once, and nothing
 else changes. What is wrong is asked of the CPU."""
 
+import json
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import op_table
+import torch_tpu
 from support import DEVICE, MODES, child, eager_mode, has_modes, synchronize
 
 pytestmark = [
@@ -317,3 +319,114 @@ torch.tpu.synchronize()
     assert child(code, env=env).stdout.strip() == "[3.0]"
     done = child(code, env={**env, "TORCH_TPU_CHECK_INDEX": "1"}, check=False)
     assert done.returncode == 1 and "index 9 is out of range for size 4" in done.stderr
+
+
+# Each fails at the line that ends with its name.
+FAILING = """
+import json, torch
+from torch import nn
+from torch.nn import functional as F
+x = torch.arange(4.0, device="tpu")
+table = nn.Embedding(4, 3).to("tpu")
+places, errors = {}, {}
+
+def here(line):
+  global bad
+  bad = line()
+
+def index():
+  here(lambda: x[torch.tensor([9], device="tpu")])  # index
+
+def embedding():
+  here(lambda: table(torch.tensor([7], device="tpu")))  # embedding
+
+def replayed():
+  for last in (3, 3, 9):
+    ids = torch.tensor([last], device="tpu")
+    here(lambda: F.one_hot(ids, 4))  # replayed
+
+def compile():
+  here(lambda: torch.zeros(0, 3, device="tpu")[torch.tensor([0], device="tpu")])  # compile
+
+def run():
+  here(lambda: (torch.zeros(1 << 18, device="tpu") + x[0]).sort())  # run
+
+for f in (index, embedding, replayed, compile, run):
+  torch.tpu.synchronize()
+  try:
+    f()
+    torch.tpu.synchronize()
+  except Exception as error:
+    errors[f.__name__] = [type(error).__name__, str(error)]
+print(json.dumps(errors))
+"""
+
+
+@pytest.mark.parametrize("how", ["debug", "strict", "fused", "fused without"])
+def test_errors_name_the_line_that_recorded_the_op(how, tmp_path):
+  script = tmp_path / "program.py"
+  script.write_text(FAILING)
+  env = {
+    "TORCH_TPU_EAGER_MODE": how.split()[0],
+    "TORCH_TPU_MEMORY_LIMIT": "2M",
+    "TORCH_TPU_TRACE_STACKS": "1" if how in ("strict", "fused") else None,
+  }
+  errors = json.loads(child(script, env=env).stdout.splitlines()[-1])
+  classes = {name: kind for name, (kind, _) in errors.items()}
+  assert classes == {
+    "index": "IndexError",
+    "embedding": "IndexError",
+    "replayed": "IndexError",
+    "compile": "IndexError",
+    "run": "OutOfMemoryError",
+  }
+  for number, line in enumerate(FAILING.splitlines(), 1):
+    name = line.partition(")  # ")[2]
+    if name:
+      text = errors[name][1]
+      assert (f"recorded at {script}:{number})" in text) == ("without" not in how), text
+
+
+@pytest.fixture
+def looking_for_nonfinite():
+  name = "TORCH_TPU_CHECK_NONFINITE"
+  torch_tpu._C.env_override(name, "1")
+  with eager_mode("debug"):
+    yield
+  torch_tpu._C.env_override(name, None)
+
+
+def line_number(text):
+  """Of the line of this file that ends with this comment."""
+  lines = open(__file__).read().splitlines()
+  return next(number for number, line in enumerate(lines, 1) if line.endswith("  # " + text))
+
+
+def test_nonfinite_results_name_the_line(looking_for_nonfinite):
+  zero = torch.zeros(4, device=DEVICE)
+  with pytest.raises(RuntimeError, match="'log' made NaN") as caught:
+    zero.log()  # launched
+  assert str(caught.value).endswith(f"(recorded at {__file__}:{line_number('launched')})")
+  with pytest.raises(RuntimeError, match="made NaN") as caught:
+    torch.special.bessel_y0(zero)  # on the host
+  assert str(caught.value).endswith(f"(recorded at {__file__}:{line_number('on the host')})")
+
+
+@pytest.mark.parametrize("scale", [2.0**16, 2.0**127])
+def test_a_gradient_scaler_may_overflow(looking_for_nonfinite, scale):
+  """Its scale grows until gradients overflow: found, skipped, and no error. Others are errors."""
+  weight = torch.nn.Parameter(torch.ones(3, device=DEVICE))
+  optimizer = torch.optim.SGD([weight], lr=0.1)
+  scaler = torch.amp.GradScaler("tpu", init_scale=scale)
+  for _ in range(3):
+    optimizer.zero_grad()
+    loss = (weight.half() * 8).float().sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+  assert weight.isfinite().all()
+  assert scale != 2.0**16 or scaler.get_scale() < scale
+  with pytest.raises(RuntimeError, match="made NaN or infinity"):
+    (weight - weight).log()
+  with pytest.raises(RuntimeError, match="made NaN or infinity"):
+    (weight - weight).sqrt().sum().backward()

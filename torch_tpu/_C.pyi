@@ -96,6 +96,10 @@ def env_override(name: str, value: str | None, /) -> None:
   """Replaces a variable's value for this process; None goes back to the environment. KeyError for a
   name that is not in the table, RuntimeError for a value that is no number where one is needed."""
 
+def expect_nonfinite(expected: bool, /) -> bool:
+  """While true, TORCH_TPU_CHECK_NONFINITE=1 takes NaN and infinity for no error. Gives whether they
+  are looked for at all."""
+
 def op_table() -> list[tuple[str, str, str, str, str]]:
   """Every row of the op table: name, ATen overloads, family, flags, names in PyTorch's op_db. Names
   are separated by spaces; family and flags are as the table writes them."""

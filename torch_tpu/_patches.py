@@ -5,6 +5,8 @@
 2. Shared memory. PyTorch takes ``share_memory_()`` to be done for every device but the CPU, as it
    is on CUDA. A "tpu" tensor cannot be shared between processes, so it raises RuntimeError: the
    other process would not see what this one writes.
+3. GradScaler. It scales a loss until its gradients overflow, by design. In ``scale``, in the
+   backward of its result and in ``unscale_`` TORCH_TPU_CHECK_NONFINITE=1 is silent.
 """
 
 import functools
@@ -17,6 +19,9 @@ def apply(torch):
   for name in ("_to_dlpack", "_to_dlpack_versioned"):
     setattr(torch._C, name, _refusing_device_addresses(getattr(torch._C, name)))
   torch.to_dlpack = torch.utils.dlpack.to_dlpack = torch._C._to_dlpack
+  scaler = torch.amp.GradScaler
+  scaler.scale = _expecting_overflow(torch, scaler.scale)
+  scaler.unscale_ = _expecting_overflow(torch, scaler.unscale_)
   torch.UntypedStorage.share_memory_ = _refusing_to_share(torch.UntypedStorage.share_memory_)
 
 
@@ -32,6 +37,31 @@ def _refusing_device_addresses(export):
     return export(tensor, *args, **kwargs)
 
   return to_dlpack
+
+
+def _expecting_overflow(torch, method):
+  from torch_tpu import _C
+
+  engine = torch.autograd.Variable._execution_engine
+
+  def until_backward_ends(grad):
+    _C.expect_nonfinite(True)
+    engine.queue_callback(lambda: _C.expect_nonfinite(False) and None)
+
+  @functools.wraps(method)
+  def expecting(scaler, *args, **kwargs):
+    looks = _C.expect_nonfinite(True)
+    try:
+      result = method(scaler, *args, **kwargs)
+    finally:
+      _C.expect_nonfinite(False)
+    if looks:
+      for scaled in result if isinstance(result, (list, tuple)) else [result]:
+        if isinstance(scaled, torch.Tensor) and scaled.requires_grad:
+          scaled.register_hook(until_backward_ends)
+    return result
+
+  return expecting
 
 
 def _refusing_to_share(share_memory_):

@@ -25,6 +25,11 @@ static void choose_limits(tpu_engine_t* e) {
   e->flush_at = e->window_limit < TPUI_LOOP_CHECK ? e->window_limit : TPUI_LOOP_CHECK;
 }
 
+static void choose_traces(tpu_engine_t* e) {
+  e->recorder.traces = e->mode == TPU_MODE_DEBUG || tpu_env_bool(TPU_ENV_TRACE_STACKS);
+  atomic_store_explicit(&e->traces, e->recorder.traces, memory_order_relaxed);
+}
+
 tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t** out_engine) {
   *out_engine = NULL;
   tpu_engine_t* e = NULL;
@@ -35,6 +40,7 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   tpu_eager_mode_t mode;
   tpu_status_t status = tpu_eager_mode_default(&mode);
   atomic_init(&e->mode, mode);
+  choose_traces(e);
   if (status == NULL) status = tpu_queue_create(&e->queue);
   if (status == NULL) status = tpu_memo_create(&e->memo);
   if (status == NULL) status = tpu_address_space_create(&e->addresses);
@@ -85,6 +91,19 @@ tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) {
   return atomic_load_explicit(&engine->mode, memory_order_relaxed);
 }
 
+bool tpu_engine_checks_finite(const tpu_engine_t* engine) {
+  return tpu_engine_mode(engine) == TPU_MODE_DEBUG && tpu_env_bool(TPU_ENV_CHECK_NONFINITE) &&
+         !atomic_load_explicit(&engine->expects_nonfinite, memory_order_relaxed);
+}
+
+void tpu_engine_expect_nonfinite(tpu_engine_t* engine, bool expected) {
+  atomic_store_explicit(&engine->expects_nonfinite, expected, memory_order_relaxed);
+}
+
+bool tpu_engine_traces(const tpu_engine_t* engine) {
+  return atomic_load_explicit(&engine->traces, memory_order_relaxed);
+}
+
 tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   if (tpu_eager_mode_name(mode) == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "eager mode %d: must be 0, 1 or 2", (int)mode);
@@ -96,7 +115,10 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
     status = tpui_flush(engine);
     if (status == NULL) status = tpui_wait_idle(engine);
   } while (status == NULL && engine->recorder.record_count > 0);
-  if (status == NULL) atomic_store_explicit(&engine->mode, mode, memory_order_relaxed);
+  if (status == NULL) {
+    atomic_store_explicit(&engine->mode, mode, memory_order_relaxed);
+    choose_traces(engine);
+  }
   tpu_mutex_unlock(&engine->lock);
   return status;
 }

@@ -32,6 +32,12 @@ void tpu_engine_destroy(tpu_engine_t* engine);
 tpu_device_t* tpu_engine_device(tpu_engine_t* engine);
 
 tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine);
+/* Whether NaN and infinity made from finite numbers are errors: in Debug mode, when asked for, and
+ * not while they are expected (a gradient scaler tries how large gradients may get). */
+bool tpu_engine_checks_finite(const tpu_engine_t* engine);
+void tpu_engine_expect_nonfinite(tpu_engine_t* engine, bool expected);
+/* Whether errors are to say where ops were recorded: then tpu_location_set precedes a record. */
+bool tpu_engine_traces(const tpu_engine_t* engine);
 /* Flushes first, so that nothing recorded under one policy runs under another. */
 TPU_MUST_USE tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode);
 

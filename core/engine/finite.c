@@ -52,10 +52,12 @@ tpu_status_t tpui_outputs_finite(const tpu_window_t* window, const tpu_job_t* jo
     bool finite;
     TPU_RETURN_IF_ERROR(buffer_finite(job->buffers[v], window->value_metas[v], &finite));
     if (finite) continue;
-    return tpu_status_make(TPU_INVALID_ARGUMENT,
-                           "'%s' made NaN or infinity from finite inputs "
-                           "(TORCH_TPU_CHECK_NONFINITE=1)",
-                           tpu_op_info(tpu_window_origin(window, window->value_records[v]))->name);
+    uint32_t record = window->value_records[v];
+    tpu_status_t status = tpu_status_make(TPU_INVALID_ARGUMENT,
+                                          "'%s' made NaN or infinity from finite inputs "
+                                          "(TORCH_TPU_CHECK_NONFINITE=1)",
+                                          tpu_op_info(tpu_window_origin(window, record))->name);
+    return tpu_location_append(status, job->locations != NULL ? job->locations[record] : 0);
   }
   return NULL;
 }

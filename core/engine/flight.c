@@ -49,7 +49,9 @@ static tpu_status_t copy_window(const tpu_engine_t* e, tpui_flight_t* f, const u
   TPU_LAYOUT_COPY(&layout, f->job.slots, r->slots, r->slot_count);
   TPU_LAYOUT_COPY(&layout, f->undo, e->undo, e->undo_count);
   TPU_LAYOUT_COPY(&layout, f->job.external_dead, dead, r->external_count);
+  TPU_LAYOUT_COPY(&layout, f->job.locations, r->record_locations, r->traces ? r->record_count : 0);
   TPU_RETURN_IF_ERROR(tpu_layout_reuse(&layout, &f->memory, &f->capacity));
+  if (!r->traces) f->job.locations = NULL;
   memset(f->job.buffers, 0, r->value_count * sizeof(*f->job.buffers));
   return NULL;
 }
@@ -288,15 +290,11 @@ static void run_queued(tpu_queue_item_t* item) {
   tpu_mutex_unlock(&e->lock);
 }
 
-static bool checks_finite(const tpu_engine_t* e) {
-  return e->mode == TPU_MODE_DEBUG && tpu_env_bool(TPU_ENV_CHECK_NONFINITE);
-}
-
 /* Runs a job and hands out its results. A result that is not finite is an error of the op; the
  * result itself stays, for the user to look at. */
 static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
   const tpu_window_t* window = &flight->plan->window;
-  bool check = checks_finite(e) && tpui_inputs_finite(window, &flight->job);
+  bool check = tpu_engine_checks_finite(e) && tpui_inputs_finite(window, &flight->job);
   flight->locked = true;
   tpui_flight_run(flight);
   if (check && flight->job.error == NULL) {

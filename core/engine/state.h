@@ -51,10 +51,12 @@ struct tpu_engine_t {
   tpu_device_t* device;
   tpu_compiler_t* compiler;
   _Atomic tpu_eager_mode_t mode;  // read by any thread
-  uint32_t window_limit;          // most records in a window
-  uint32_t flush_at;              // records at which this window is launched unasked
-  uint32_t loop_length;           // records of some turns of a loop that never syncs; 0: none known
-  uint32_t loop_misses;           // its windows in a row that were not expected
+  _Atomic bool expects_nonfinite;
+  _Atomic bool traces;    // where ops are recorded is noted; read by any thread
+  uint32_t window_limit;  // most records in a window
+  uint32_t flush_at;      // records at which this window is launched unasked
+  uint32_t loop_length;   // records of some turns of a loop that never syncs; 0: none known
+  uint32_t loop_misses;   // its windows in a row that were not expected
   tpu_partition_options_t partition;
 
   tpu_value_pool_t pool;

@@ -32,6 +32,7 @@
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/rules.h"
+#include "trace/location.h"
 #include "types/dtype.h"
 #include "types/meta.h"
 

@@ -10,6 +10,10 @@ static tpu_status_t error_of(const tpu_flag_t* flag, const int64_t* numbers) {
   if (TPU_LIKELY(row == NULL)) return NULL;
   tpu_strbuf_t place = {0};
   tpu_strbuf_printf(&place, "op %u of window %llu", row->record, (unsigned long long)flag->job);
+  if (flag->locations != NULL) {
+    const char* line = tpu_location_text(flag->locations[row - flag->checks->rows]);
+    if (line != NULL) tpu_strbuf_printf(&place, ", recorded at %s", line);
+  }
   tpu_status_t status = tpu_strbuf_status(&place);
   if (status == NULL) status = tpu_check_error(row, number, tpu_strbuf_text(&place));
   tpu_strbuf_free(&place);
@@ -31,5 +35,6 @@ tpu_status_t tpu_flag_look(const tpu_flag_t* flag) {
 void tpu_flag_drop(tpu_flag_t* flag) {
   tpu_buffer_release(flag->buffer);
   tpu_checks_release(flag->checks);
+  tpu_free(flag->locations);
   *flag = (tpu_flag_t){0};
 }

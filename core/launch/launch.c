@@ -103,10 +103,40 @@ static tpu_status_t run_program(tpu_job_t* job, const tpu_step_t* step, tpu_job_
   return status;
 }
 
-static void keep_flag(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t* buffer) {
-  tpu_checks_retain(step->checks);
-  job->flags[job->flag_count++] =
-      (tpu_flag_t){.buffer = buffer, .checks = step->checks, .job = job->serial};
+/* Room for the flag of a step with checks, in the job's next flag. */
+static tpu_status_t prepare_flag(tpu_job_t* job, const tpu_step_t* step) {
+  TPU_RETURN_IF_ERROR(
+      tpu_grow((void**)&job->flags, &job->flag_capacity, job->flag_count + 1, sizeof(*job->flags)));
+  tpu_flag_t* flag = &job->flags[job->flag_count];
+  *flag = (tpu_flag_t){.checks = step->checks, .job = job->serial};
+  if (TPU_LIKELY(job->locations == NULL)) return NULL;
+  TPU_RETURN_IF_ERROR(
+      tpu_calloc(step->checks->count, sizeof(*flag->locations), (void**)&flag->locations));
+  for (uint32_t i = 0; i < step->checks->count; ++i) {
+    flag->locations[i] = job->locations[step->checks->rows[i].record];
+  }
+  return NULL;
+}
+
+/* The step ran, and `buffer` (taken) is what its checks found; or NULL. */
+static void end_flag(tpu_job_t* job, tpu_buffer_t* buffer) {
+  tpu_flag_t* flag = &job->flags[job->flag_count];
+  if (buffer == NULL) {
+    tpu_free(flag->locations);
+    return;
+  }
+  flag->buffer = buffer;
+  tpu_checks_retain(flag->checks);
+  ++job->flag_count;
+}
+
+static tpu_status_t run_with_flag(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
+                                  tpu_buffer_t** inputs, uint8_t* donated, tpu_buffer_t** outputs) {
+  if (step->checks == NULL) return run_program(job, step, donate, inputs, donated, outputs);
+  TPU_RETURN_IF_ERROR(prepare_flag(job, step));
+  tpu_status_t status = run_program(job, step, donate, inputs, donated, outputs);
+  end_flag(job, status == NULL ? outputs[step->output_count] : NULL);
+  return status;
 }
 
 static void take_outputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t* const* outputs) {
@@ -115,7 +145,6 @@ static void take_outputs(tpu_job_t* job, const tpu_step_t* step, tpu_buffer_t* c
     tpu_buffer_set_origin(outputs[i], (uint32_t)step->output_ops[i]);
     job->buffers[step->outputs[i]] = outputs[i];
   }
-  if (step->checks != NULL) keep_flag(job, step, outputs[step->output_count]);
 }
 
 tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
@@ -126,10 +155,6 @@ tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_do
   uint8_t inline_donated[INLINE_BUFFERS];
   size_t inputs = (size_t)step->input_count + 2;
   size_t outputs = (size_t)step->output_count + (step->checks != NULL);
-  if (step->checks != NULL) {
-    TPU_RETURN_IF_ERROR(tpu_grow((void**)&job->flags, &job->flag_capacity, job->flag_count + 1,
-                                 sizeof(*job->flags)));
-  }
   tpu_buffer_t** buffers = inline_buffers;  // inputs, then outputs
   uint8_t* donated = inline_donated;
   void* memory = NULL;
@@ -142,7 +167,7 @@ tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_do
   }
   tpu_status_t status = NULL;
   if (gather_inputs(job, step, buffers, donated)) {
-    status = run_program(job, step, donate, buffers, donated, buffers + inputs);
+    status = run_with_flag(job, step, donate, buffers, donated, buffers + inputs);
     *out_ran = status == NULL;
     if (status == NULL) take_outputs(job, step, buffers + inputs);
   }
@@ -164,6 +189,9 @@ void tpu_job_keep_error(tpu_job_t* job, const tpu_step_t* step, tpu_status_t err
     error = tpu_status_annotate(error, "%s", name);
   } else if (step->error == NULL) {
     error = tpu_status_annotate(error, "program of %u ops from %s", step->record_count, name);
+  }
+  if (job->locations != NULL) {
+    error = tpu_location_append(error, job->locations[step->record]);
   }
   if (job->error == NULL) {
     job->error = error;

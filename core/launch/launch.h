@@ -8,13 +8,15 @@
 #define TPU_LAUNCH_LAUNCH_H_
 
 #include "launch/step.h"
+#include "trace/location.h"
 #include "trace/value.h"
 
 /* What the checks of one program found, until somebody looks (tpu_flag_look). */
 typedef struct tpu_flag_t {
-  tpu_buffer_t* buffer;  // I64[checks->count]; owned
-  tpu_checks_t* checks;  // one reference
-  uint64_t job;          // serial
+  tpu_buffer_t* buffer;       // I64[checks->count]; owned
+  tpu_checks_t* checks;       // one reference
+  tpu_location_t* locations;  // [checks->count] of the ops that check; owned, or NULL
+  uint64_t job;               // serial
 } tpu_flag_t;
 
 typedef struct tpu_job_t {
@@ -28,6 +30,7 @@ typedef struct tpu_job_t {
   uint32_t value_count;
   tpu_buffer_t** buffers;  // [value_count] results so far; NULL before and after failures
   const tpu_slot_t* slots;
+  const tpu_location_t* locations;  // of the window's records; NULL: not noted
   tpu_flag_t* flags;  // out: of the steps with checks that ran, in order; each to be dropped
   size_t flag_count, flag_capacity;
   uint32_t next_step;  // in and out: the step to run next

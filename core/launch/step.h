@@ -8,6 +8,7 @@ typedef struct tpu_step_t {
   tpu_executable_t* executable;  // one reference; NULL when it could not be compiled
   tpu_status_t error;            // why not; owned
   tpu_op_t op;                   // first op, for error texts
+  uint32_t record;               // the same, in the window
   uint32_t record_count;
   uint32_t* records;  // of the window, in the order in which they are computed
   uint32_t input_count;

@@ -22,6 +22,7 @@ void tpu_recorder_free(tpu_recorder_t* r) {
   tpu_free(r->record_words);
   tpu_free(r->record_values);
   tpu_free(r->record_slots);
+  tpu_free(r->record_locations);
   tpu_free(r->value_metas);
   tpu_free(r->value_records);
   tpu_free(r->values);
@@ -54,6 +55,8 @@ static tpu_status_t reserve_records(tpu_recorder_t* r) {
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->record_words, old, want, sizeof(uint32_t)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->record_values, old, want, sizeof(uint32_t)));
   TPU_RETURN_IF_ERROR(grow_shared((void**)&r->record_slots, old, want, sizeof(uint32_t)));
+  TPU_RETURN_IF_ERROR(
+      grow_shared((void**)&r->record_locations, old, want, sizeof(*r->record_locations)));
   r->record_capacity = want;
   return NULL;
 }
@@ -195,6 +198,7 @@ tpu_status_t tpu_recorder_commit(tpu_recorder_t* r, tpu_op_t op, int operand_cou
   r->record_words[r->record_count] = (uint32_t)r->word_count;
   r->record_values[r->record_count] = (uint32_t)r->value_count;
   r->record_slots[r->record_count] = (uint32_t)r->slot_count;
+  r->record_locations[r->record_count] = TPU_UNLIKELY(r->traces) ? tpu_location_get() : 0;
   for (int k = 0; k < result_count; ++k) {
     size_t number = r->value_count++;
     out_values[k]->pending.number = (uint32_t)number;

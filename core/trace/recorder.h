@@ -9,16 +9,19 @@
 #ifndef TPU_TRACE_RECORDER_H_
 #define TPU_TRACE_RECORDER_H_
 
+#include "trace/location.h"
 #include "trace/trace.h"
 #include "trace/value.h"
 
 typedef struct tpu_recorder_t {
   uint32_t window_id;  // changes with every reset; never 0
+  bool traces;         // notes where ops are recorded
   tpu_value_pool_t* pool;
 
   uint32_t* words;
   size_t word_count, word_capacity;
   uint32_t *record_words, *record_values, *record_slots;
+  tpu_location_t* record_locations;  // 0 unless `traces`
   size_t record_count, record_capacity;
   tpu_meta_id_t* value_metas;
   uint32_t* value_records;
