@@ -153,6 +153,7 @@ PyObject* py_compile_stats(PyObject*) {
   TPU_STAT(disk_hits);
   TPU_STAT(compiles);
   TPU_STAT(disk_writes);
+  TPU_STAT(memory_drops);
   TPU_STAT(disk_rejects);
 #undef TPU_STAT
   set_item(dict.get(), "compile_seconds", PyFloat_FromDouble(stats.compile_seconds));

@@ -70,8 +70,8 @@ def engine_stats() -> dict[str, int]:
   """records, predicted, flushes, window_hits, window_plans and launches."""
 
 def compile_stats() -> dict[str, float]:
-  """requests, memory_hits, disk_hits, compiles, disk_writes and disk_rejects (int), compile_seconds
-  and disk_load_seconds (float)."""
+  """requests, memory_hits, memory_drops, disk_hits, compiles, disk_writes and disk_rejects (int),
+  compile_seconds and disk_load_seconds (float)."""
 
 def reset_stats() -> None:
   """Sets the engine's and compiler's numbers to 0."""

@@ -227,3 +227,10 @@ void tpu_compiler_reset_stats(tpu_compiler_t* compiler) {
 }
 
 void tpu_compiler_clear_memory(tpu_compiler_t* compiler) { tpui_memory_clear(&compiler->memory); }
+
+void tpu_compiler_trim_memory(tpu_compiler_t* compiler, int64_t bytes) {
+  while (tpu_device_code_bytes(compiler->device) > bytes &&
+         tpui_memory_drop_oldest(&compiler->memory)) {
+    tpui_compiler_count(compiler, &compiler->stats.memory_drops, NULL, 0);
+  }
+}

@@ -19,6 +19,7 @@ typedef struct tpu_compiler_t tpu_compiler_t;
 typedef struct tpu_compile_stats_t {
   int64_t requests;  // programs asked for (window hits ask for nothing)
   int64_t memory_hits;
+  int64_t memory_drops;  // programs dropped to keep the bound
   int64_t disk_hits;
   int64_t compiles;
   int64_t disk_writes;
@@ -57,6 +58,9 @@ TPU_MUST_USE tpu_status_t tpu_compiler_get_all(tpu_compiler_t* compiler, size_t 
 
 void tpu_compiler_stats(tpu_compiler_t* compiler, tpu_compile_stats_t* out_stats);
 void tpu_compiler_reset_stats(tpu_compiler_t* compiler);
+/* Drops programs that nobody else holds from the memory cache, those asked for longest ago first,
+ * until the device's programs take at most `bytes`. */
+void tpu_compiler_trim_memory(tpu_compiler_t* compiler, int64_t bytes);
 /* Drops the memory cache (executables in use stay alive). */
 void tpu_compiler_clear_memory(tpu_compiler_t* compiler);
 

@@ -41,11 +41,15 @@ typedef struct tpui_memory_cache_t {
   tpui_memory_entry_t** slots;  // chains, slot_count is a power of two
   size_t slot_count;
   size_t entry_count;
+  uint64_t clock;  // of entries' uses
 } tpui_memory_cache_t;
 
 TPU_MUST_USE tpu_status_t tpui_memory_create(tpui_memory_cache_t* cache);
 void tpui_memory_destroy(tpui_memory_cache_t* cache);  // accepts a zeroed cache
 void tpui_memory_clear(tpui_memory_cache_t* cache);
+
+/* Drops the entry used longest ago whose executable nobody else holds; false when there is none. */
+bool tpui_memory_drop_oldest(tpui_memory_cache_t* cache);
 
 /* Looks a key up. Success sets one of the two out-parameters: a new reference to the executable, or
  * an entry that the caller must finish. What another thread is making is waited for, and its

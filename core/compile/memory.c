@@ -10,6 +10,7 @@ struct tpui_memory_entry_t {
   tpu_digest_t key;
   tpu_executable_t* executable;  // NULL while it is being made, and after a failure
   tpu_status_t status;           // why it could not be made; owned
+  uint64_t last_use;
   bool pending;
   int waiters;
 };
@@ -69,6 +70,24 @@ void tpui_memory_clear(tpui_memory_cache_t* cache) {
     dropped = entry->next;
     free_entry(entry);
   }
+}
+
+/* A look at all entries: dropping is rare, and loading a program again costs far more. */
+bool tpui_memory_drop_oldest(tpui_memory_cache_t* cache) {
+  tpui_memory_entry_t* oldest = NULL;
+  tpu_mutex_lock(&cache->mutex);
+  for (size_t i = 0; i < cache->slot_count; ++i) {
+    for (tpui_memory_entry_t* entry = cache->slots[i]; entry != NULL; entry = entry->next) {
+      if (entry->pending || entry->waiters > 0 || tpu_executable_is_shared(entry->executable)) {
+        continue;
+      }
+      if (oldest == NULL || entry->last_use < oldest->last_use) oldest = entry;
+    }
+  }
+  if (oldest != NULL) unlink_entry(cache, oldest);
+  tpu_mutex_unlock(&cache->mutex);
+  if (oldest != NULL) free_entry(oldest);  // the plugin is called without the lock
+  return oldest != NULL;
 }
 
 void tpui_memory_destroy(tpui_memory_cache_t* cache) {
@@ -142,6 +161,7 @@ static tpu_status_t find_locked(tpui_memory_cache_t* cache, tpu_digest_t key, bo
   if (entry->pending) TPU_RETURN_IF_ERROR(await_entry(cache, entry));
   *out_executable = entry->executable;
   tpu_executable_retain(entry->executable);
+  entry->last_use = ++cache->clock;
   return NULL;
 }
 
@@ -162,6 +182,7 @@ void tpui_memory_finish(tpui_memory_cache_t* cache, tpui_memory_entry_t* entry,
   if (executable != NULL) {
     tpu_executable_retain(executable);
     entry->executable = executable;
+    entry->last_use = ++cache->clock;
   } else {
     unlink_entry(cache, entry);
     if (entry->waiters > 0) {

@@ -137,6 +137,10 @@ int tpu_executable_output_count(const tpu_executable_t* executable);
 int64_t tpu_executable_temporary_bytes(const tpu_executable_t* executable);
 /* What the program itself takes, an estimate where the plugin does not say. */
 int64_t tpu_executable_code_bytes(const tpu_executable_t* executable);
+/* The sum over all executables of the device that are alive. */
+int64_t tpu_device_code_bytes(const tpu_device_t* device);
+/* True while somebody besides the caller holds a reference. */
+bool tpu_executable_is_shared(const tpu_executable_t* executable);
 void tpu_executable_retain(tpu_executable_t* executable);
 void tpu_executable_release(tpu_executable_t* executable);
 

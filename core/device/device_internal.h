@@ -18,6 +18,7 @@ struct tpu_device_t {
   bool probes_memory;     // ask the host's allocator before large runs
   atomic_bool host_calls;
   _Atomic uint64_t runs;        // begun so far
+  _Atomic int64_t code_bytes;   // of the executables that are alive
   _Atomic int64_t risky_bytes;  // a run that led to so many in use failed; INT64_MAX: none did
 
   tpu_mutex_t mutex;  // guards the rest

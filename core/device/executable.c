@@ -85,6 +85,8 @@ static void read_memory(tpu_executable_t* executable) {
   if (known && args.temp_size_in_bytes > 0) executable->temporary_bytes = args.temp_size_in_bytes;
   int64_t code = known ? args.generated_code_size_in_bytes : 0;
   executable->code_bytes = code > UNKNOWN_CODE_BYTES ? code : UNKNOWN_CODE_BYTES;
+  atomic_fetch_add_explicit(&executable->device->code_bytes, executable->code_bytes,
+                            memory_order_relaxed);
 }
 
 static tpu_status_t fill_executable(tpu_executable_t* executable) {
@@ -106,6 +108,8 @@ static void destroy_executable(tpu_executable_t* executable) {
     pjrt_loaded_executable_destroy_args_t args = {.executable = executable->loaded};
     tpui_log_failed_destroy(tpu_pjrt_call(plugin, LoadedExecutable_Destroy, &args));
   }
+  atomic_fetch_sub_explicit(&executable->device->code_bytes, executable->code_bytes,
+                            memory_order_relaxed);
   tpu_free(atomic_load_explicit(&executable->block, memory_order_acquire));
   tpu_free(executable->output_bytes);
   tpu_free(executable);
@@ -205,6 +209,14 @@ int64_t tpu_executable_temporary_bytes(const tpu_executable_t* executable) {
 
 int64_t tpu_executable_code_bytes(const tpu_executable_t* executable) {
   return executable->code_bytes;
+}
+
+int64_t tpu_device_code_bytes(const tpu_device_t* device) {
+  return atomic_load_explicit(&device->code_bytes, memory_order_relaxed);
+}
+
+bool tpu_executable_is_shared(const tpu_executable_t* executable) {
+  return atomic_load_explicit(&executable->references, memory_order_acquire) > 1;
 }
 
 void tpu_executable_retain(tpu_executable_t* executable) {

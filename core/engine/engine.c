@@ -21,6 +21,7 @@ static void choose_limits(tpu_engine_t* e) {
   e->partition.min_records = e->partition.max_records / 4;
   e->partition.platform = tpu_device_platform(e->device);
   e->partition.host_calls = tpu_device_has_host_calls(e->device);
+  e->code_limit = tpu_env_int(TPU_ENV_PROGRAM_CACHE_BYTES);
   e->window_limit = window > 0 ? (uint32_t)window : 1;
   e->flush_at = e->window_limit < TPUI_LOOP_CHECK ? e->window_limit : TPUI_LOOP_CHECK;
 }

@@ -44,6 +44,24 @@ static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_
   return tpui_plan_add(&e->plans, window, hash, out_plan);
 }
 
+/* Drops programs until there is some room for new ones: first what no plan holds, then plans.
+ * `plan` stays. While nothing is in flight. */
+static tpu_status_t bound_programs(tpu_engine_t* e, const tpui_plan_t* plan) {
+  bool dropped = true;
+  if (TPU_LIKELY(e->code_limit <= 0 || tpu_device_code_bytes(e->device) <= e->code_limit)) {
+    return NULL;
+  }
+  int64_t target = e->code_limit / 4 * 3;
+  tpu_compiler_trim_memory(e->compiler, target);
+  while (dropped && tpu_device_code_bytes(e->device) > target) {
+    e->recorder.predicted = NULL;
+    e->last_plan = NULL;
+    TPU_RETURN_IF_ERROR(tpui_plan_cache_halve(&e->plans, plan->last_use, &dropped));
+    tpu_compiler_trim_memory(e->compiler, target);
+  }
+  return NULL;
+}
+
 /* Gives no variant when one must be made first and jobs in flight have to land before that. */
 static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, const uint8_t* live,
                                 const uint8_t* dead, tpui_plan_t** out_plan,
@@ -59,6 +77,7 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   }
   if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
+  TPU_RETURN_IF_ERROR(bound_programs(e, *out_plan));
   e->partition.checks = tpu_env_bool(TPU_ENV_CHECK_INDEX);
   tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);

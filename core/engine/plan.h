@@ -57,6 +57,10 @@ bool tpui_plan_completes(const tpui_plan_t* plan, const tpu_window_t* window);
 /* Adds an empty plan for the window. May drop plans that were not used for long. */
 TPU_MUST_USE tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
                                         uint64_t hash, tpui_plan_t** out_plan);
+/* Drops the half of the plans that was used longest ago, but none used at `newest` or later. False
+ * when that leaves all. No plan's `next` is known afterwards. */
+TPU_MUST_USE tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest,
+                                                bool* out_dropped);
 void tpui_plan_cache_clear(tpui_plan_cache_t* cache);
 
 void tpui_variant_free(tpui_variant_t* variant);

@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -94,6 +95,28 @@ static tpu_status_t rebuild_table(tpui_plan_cache_t* cache, uint64_t horizon) {
   tpu_free(cache->plans);
   *cache = next;
   return NULL;
+}
+
+static int compare_uses(const void* a, const void* b) {
+  uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+  return x < y ? -1 : x > y;
+}
+
+tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest, bool* out_dropped) {
+  uint64_t* uses = NULL;
+  size_t count = 0, before = cache->count;
+  *out_dropped = false;
+  if (before == 0) return NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(before, sizeof(*uses), (void**)&uses));
+  for (size_t i = 0; i < cache->capacity; ++i) {
+    if (cache->plans[i] != NULL) uses[count++] = cache->plans[i]->last_use;
+  }
+  qsort(uses, count, sizeof(*uses), compare_uses);
+  uint64_t horizon = uses[count / 2] + 1;
+  tpu_free(uses);
+  tpu_status_t status = rebuild_table(cache, horizon < newest ? horizon : newest);
+  *out_dropped = cache->count < before;
+  return status;
 }
 
 static tpu_status_t make_room(tpui_plan_cache_t* cache) {

@@ -54,6 +54,7 @@ struct tpu_engine_t {
   _Atomic bool expects_nonfinite;
   _Atomic bool traces;    // where ops are recorded is noted; read by any thread
   uint32_t window_limit;  // most records in a window
+  int64_t code_limit;     // bytes of compiled programs in memory; 0: no bound
   uint32_t flush_at;      // records at which this window is launched unasked
   uint32_t loop_length;   // records of some turns of a loop that never syncs; 0: none known
   uint32_t loop_misses;   // its windows in a row that were not expected

@@ -5,6 +5,9 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 
+/* Signatures that are kept, about 100 bytes each. What is asked after that is learnt again. */
+#define MOST_ENTRIES (1 << 17)
+
 typedef struct entry_t {
   uint64_t hash;
   uint32_t signature;  // index into words
@@ -83,6 +86,10 @@ static uint32_t append_words(tpu_memo_t* memo, const uint32_t* words, size_t siz
 
 tpu_status_t tpu_memo_learn(tpu_memo_t* memo, const uint32_t* signature, size_t size,
                             const uint32_t* answer, size_t answer_size) {
+  if (memo->count == MOST_ENTRIES) {  // a program whose calls never repeat: begin anew
+    memset(memo->entries, 0, memo->capacity * sizeof(entry_t));
+    memo->count = memo->word_count = 0;
+  }
   if ((memo->count + 1) * 2 > memo->capacity) TPU_RETURN_IF_ERROR(grow_table(memo));
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&memo->words, &memo->word_capacity,
                                memo->word_count + size + answer_size, sizeof(uint32_t)));

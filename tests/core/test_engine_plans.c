@@ -1,4 +1,5 @@
 /* Plan variants, donation and caches, on the fake plugin. */
+#include "base/env.h"
 #include "engine_support.h"
 
 /* One step of a loop; returns how many programs were compiled for it. */
@@ -246,5 +247,33 @@ TPU_TEST(plan_dead_records_run_nothing) {
   TPU_EXPECT_EQ(world_stats(&w).launches, 0);
   TPU_EXPECT_EQ(world_stats(&w).flushes, 1);
   drop(&a);
+  world_close(&w);
+}
+
+/* Compiled programs in memory are bounded: what is used goes on without a compile. */
+TPU_TEST(plans_programs_are_bounded) {
+  enum { LIMIT = 6 << 20, ROUNDS = 120 };  // a program counts 256 KiB here
+  world_t w;
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_PROGRAM_CACHE_BYTES, "6M"));
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_PROGRAM_CACHE_BYTES, NULL));
+  tensor_t a = world_range(&w, 8, 1);
+  for (int i = 0; i < ROUNDS; ++i) {
+    world_update(&w, TPU_OP_ADD, a, a);  // the same in each round
+    world_sync(&w);
+    tensor_t other = world_range(&w, 16 + i, 1), sum = world_binary(&w, TPU_OP_MUL, other, other);
+    world_sync(&w);
+    drop(&other), drop(&sum);
+    TPU_EXPECT(tpu_device_code_bytes(tpu_engine_device(w.engine)) <= LIMIT + (256 << 10));
+  }
+  TPU_EXPECT_EQ(world_compiles(&w), 1 + ROUNDS);
+  tpu_compile_stats_t stats;
+  tpu_engine_compile_stats(w.engine, &stats);
+  TPU_EXPECT(stats.memory_drops >= ROUNDS - 30);
+  // One of the first is made again when it is needed.
+  tensor_t other = world_range(&w, 16, 1), sum = world_binary(&w, TPU_OP_MUL, other, other);
+  EXPECT_CONTENT(&w, sum, 0, 0);
+  TPU_EXPECT_EQ(world_compiles(&w), 2 + ROUNDS);
+  drop(&other), drop(&sum), drop(&a);
   world_close(&w);
 }

@@ -58,6 +58,20 @@ TPU_TEST(memo_the_newest_answer_holds) {
   tpu_memo_destroy(memo);
 }
 
+/* Signatures that never come again do not fill memory: at some number all are forgotten. */
+TPU_TEST(memo_is_bounded) {
+  tpu_memo_t* memo = NULL;
+  TPU_REQUIRE_OK(tpu_memo_create(&memo));
+  uint32_t words[8];
+  for (uint32_t i = 0; i < 150000; ++i) {
+    TPU_REQUIRE_OK(tpu_memo_learn(memo, words, make_signature(i, words), &i, 1));
+  }
+  TPU_EXPECT(tpu_memo_find(memo, words, make_signature(0, words)) == NULL);
+  const uint32_t* answer = tpu_memo_find(memo, words, make_signature(149999, words));
+  TPU_EXPECT(answer != NULL && *answer == 149999);
+  tpu_memo_destroy(memo);
+}
+
 static tpu_status_t use_memo(void* arg) {
   (void)arg;
   tpu_memo_t* memo = NULL;

@@ -4,7 +4,8 @@ from torch_tpu import _C
 
 
 def compile_stats():
-  """Compile requests, memory_hits, disk_hits, compiles, disk_writes, disk_rejects (counts) and
+  """Compile requests, memory_hits, memory_drops (programs dropped for
+  TORCH_TPU_PROGRAM_CACHE_BYTES), disk_hits, compiles, disk_writes, disk_rejects (counts) and
   compile_seconds, disk_load_seconds. A window that was planned before makes no request."""
   return _C.compile_stats()
 
