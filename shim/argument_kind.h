@@ -11,6 +11,8 @@ enum class ArgumentKind : uint8_t {
   kTensorList,   // operands and their number as attribute; Tensor?[] too
   kScalar,       // operand
   kFloat,        // operand
+  kData,         // operand: an int of which op_rules.def says so
+  kDataList,     // operands and their number as attribute: such an int[]
   kInt,          // attribute: int, bool, enums
   kDtype,        // attribute
   kInts,         // attribute

@@ -3,6 +3,20 @@
 
 namespace tpu_shim {
 
+namespace {
+
+c10::SmallVector<int64_t, 8> int_list(const c10::IValue& value) {
+  c10::SmallVector<int64_t, 8> ints;
+  const auto add = [&](const c10::IValue& item) {
+    ints.push_back(item.isBool() ? item.toBool() : item.toSymInt().guard_int(__FILE__, __LINE__));
+  };
+  if (!value.isList()) return add(value), ints;
+  for (const c10::IValue& item : value.toListRef()) add(item);
+  return ints;
+}
+
+}  // namespace
+
 bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
                             std::optional<at::Generator>* generator) const {
   switch (kinds_[i]) {
@@ -22,6 +36,16 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
     case ArgumentKind::kFloat:
       if (value.isNone()) return call->none(), true;
       return call->scalar(value.toScalar()), true;
+    case ArgumentKind::kData:
+      if (value.isNone()) return call->none(), true;
+      call->scalar(value.toSymInt().guard_int(__FILE__, __LINE__));
+      return true;
+    case ArgumentKind::kDataList: {
+      const c10::SmallVector<int64_t, 8> ints = int_list(value);
+      for (const int64_t number : ints) call->scalar(number);
+      call->attr(static_cast<int64_t>(ints.size()));
+      return true;
+    }
     case ArgumentKind::kInt:
       if (value.isNone()) return call->attr_none(), true;
       call->attr(value.isBool() ? value.toBool() : value.toSymInt().guard_int(__FILE__, __LINE__));
@@ -30,20 +54,10 @@ bool Overload::add_argument(Call* call, size_t i, const c10::IValue& value,
       if (value.isNone()) return call->attr_none(), true;
       call->attr_dtype(value.toScalarType());
       return true;
-    case ArgumentKind::kInts: {
+    case ArgumentKind::kInts:
       if (value.isNone()) return call->attr_none(), true;
-      c10::SmallVector<int64_t, 8> ints;
-      if (value.isInt() || value.isBool()) {
-        ints.push_back(value.isBool() ? value.toBool() : value.toInt());
-      } else {
-        for (const c10::IValue& item : value.toListRef()) {
-          ints.push_back(item.isBool() ? item.toBool()
-                                       : item.toSymInt().guard_int(__FILE__, __LINE__));
-        }
-      }
-      call->attr_ints(ints);
+      call->attr_ints(int_list(value));
       return true;
-    }
     case ArgumentKind::kText:
       if (value.isNone()) return call->attr_none(), true;
       call->attr_text(value.toStringView());

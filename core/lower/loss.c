@@ -159,7 +159,7 @@ static void check_targets(const tpui_lowering_t* op, const nll_t* n) {
   tpui_check_index(op, counted, n->x.sizes[n->dim], false, n->dim);
 }
 
-/* Operands k: self, k+1: target, k+2: weight?; attributes: reduction, ignore_index. */
+/* Operands k: self, k+1: target, k+2: weight?, k+3: ignore_index; attribute: reduction. */
 static nll_t read_nll(const tpui_lowering_t* op, int k) {
   tpui_builder_t* b = op->b;
   nll_t n = {0};
@@ -169,8 +169,7 @@ static nll_t read_nll(const tpui_lowering_t* op, int k) {
   int64_t sizes[TPU_MAX_RANK];
   for (int i = 0; i < n.x.rank; ++i) sizes[i] = i == n.dim ? 1 : n.x.sizes[i];
   n.target = tpui_reshape(b, tpui_operand_as(op, k + 1, TPU_I64), n.x.rank, sizes);
-  tpui_hlo_t ignored = tpui_constant_int(b, TPU_I64, tpu_attr_int(op->record->attrs, 1, -100));
-  n.valid = tpui_compare(b, "NE", n.target, ignored);
+  n.valid = tpui_compare(b, "NE", n.target, tpui_operand_as(op, k + 3, TPU_I64));
   check_targets(op, &n);
   n.weighted = tpui_has_operand(op, k + 2);
   if (n.weighted) n.weight = tpui_operand_as(op, k + 2, n.x.dtype);
@@ -207,8 +206,8 @@ void tpui_lower_nll_loss(const tpui_lowering_t* op) {
   tpui_set_result(op, 1, total);
 }
 
-/* Operands: grad_output, self, target, weight?, total_weight. A comparison with the class number
- * writes the gradient; no scatter. */
+/* Operands: grad_output, self, target, weight?, ignore_index, total_weight. A comparison with the
+ * class number writes the gradient; no scatter. */
 void tpui_lower_nll_loss_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   nll_t n = read_nll(op, 1);
@@ -220,7 +219,7 @@ void tpui_lower_nll_loss_backward(const tpui_lowering_t* op) {
   } else {
     grad = tpui_reshape(b, grad, 0, NULL);
     if (reduction == REDUCE_MEAN) {
-      tpui_hlo_t total = tpui_reshape(b, tpui_operand_as(op, 4, n.x.dtype), 0, NULL);
+      tpui_hlo_t total = tpui_reshape(b, tpui_operand_as(op, 5, n.x.dtype), 0, NULL);
       grad = tpui_binary(b, "divide", grad, total);
     }
   }

@@ -79,31 +79,43 @@ void tpui_lower_flip(const tpui_lowering_t* op) {
   tpui_set_result(op, 0, x);
 }
 
-static tpui_hlo_t roll_dim(tpui_builder_t* b, tpui_hlo_t x, int dim, int64_t shift) {
+/* By operand k: two pieces, or for a number that varies a piece of the tensor written twice. */
+static tpui_hlo_t roll_dim(const tpui_lowering_t* op, tpui_hlo_t x, int dim, int k) {
+  tpui_builder_t* b = op->b;
+  double number;
+  if (!tpui_ok(b) || x.sizes[dim] == 0) return x;
   int64_t size = x.sizes[dim];
-  if (size == 0 || !tpui_ok(b)) return x;
-  int64_t by = ((shift % size) + size) % size;
-  if (by == 0) return x;
-  tpui_hlo_t parts[2] = {tpui_slice_dim(b, x, dim, size - by, size),
-                         tpui_slice_dim(b, x, dim, 0, size - by)};
-  return tpui_concatenate(b, 2, parts, dim);
+  if (tpui_operand_constant(op, k, &number)) {
+    int64_t by = (((int64_t)number % size) + size) % size;
+    if (by == 0) return x;
+    tpui_hlo_t parts[2] = {tpui_slice_dim(b, x, dim, size - by, size),
+                           tpui_slice_dim(b, x, dim, 0, size - by)};
+    return tpui_concatenate(b, 2, parts, dim);
+  }
+  tpui_hlo_t modulus = tpui_constant_int(b, TPU_I64, size), starts[TPU_MAX_RANK];
+  tpui_hlo_t rest = tpui_binary(b, "remainder", tpui_operand_as(op, k, TPU_I64), modulus);
+  for (int i = 0; i < x.rank; ++i) starts[i] = tpui_constant_int(b, TPU_I64, 0);
+  starts[dim] = tpui_binary(b, "remainder", tpui_sub(b, modulus, rest), modulus);
+  tpui_hlo_t twice[2] = {x, x};
+  return tpui_dynamic_slice(b, tpui_concatenate(b, 2, twice, dim), starts, x.sizes);
 }
 
-/* roll(self, shifts, dims): without dims the tensor is rolled as one row. */
+/* roll(self, shifts.., dims), attributes: how many shifts, dims. Without dims the tensor is rolled
+ * as one row. */
 void tpui_lower_roll(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0);
-  const int64_t *shifts = NULL, *dims = NULL;
-  int shift_count = tpu_attr_ints(op->record->attrs, 0, &shifts);
+  const int64_t* dims = NULL;
+  int shift_count = (int)tpu_attr_int(op->record->attrs, 0, 0);
   int dim_count = tpu_attr_ints(op->record->attrs, 1, &dims);
   if (!tpui_ok(b)) return;
   if (dim_count == 0 && shift_count == 1) {
     int64_t count[1] = {tpui_result_meta(op, 0)->numel};
-    x = roll_dim(b, tpui_reshape(b, x, 1, count), 0, shifts[0]);
+    x = roll_dim(op, tpui_reshape(b, x, 1, count), 0, 1);
   }
   for (int i = 0; i < dim_count && i < shift_count && x.rank > 0; ++i) {
     int64_t dim = dims[i] < 0 ? dims[i] + x.rank : dims[i];
-    x = roll_dim(b, x, (int)dim, shifts[i]);
+    x = roll_dim(op, x, (int)dim, 1 + i);
   }
   tpui_set_result_reshaped(op, 0, x);
 }
@@ -150,11 +162,11 @@ void tpui_lower_constant_pad(const tpui_lowering_t* op) {
 void tpui_lower_triangle(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0);
-  int64_t diagonal = tpu_attr_int(op->record->attrs, 0, 0);
+  tpui_hlo_t diagonal = tpui_operand_as(op, 1, TPU_I64);
   if (!tpui_ok(b) || x.rank < 2) return;
   const int64_t sizes[2] = {x.sizes[x.rank - 2], x.sizes[x.rank - 1]};
   tpui_hlo_t row = tpui_iota(b, TPU_I64, 2, sizes, 0);
-  row = tpui_binary(b, "add", row, tpui_constant_int(b, TPU_I64, diagonal));
+  row = tpui_binary(b, "add", row, diagonal);
   tpui_hlo_t keep = tpui_compare(b, op->argument, row, tpui_iota(b, TPU_I64, 2, sizes, 1));
   tpui_hlo_t zero = tpui_convert(b, tpui_constant_int(b, TPU_I64, 0), x.dtype);
   tpui_set_result(op, 0, tpui_select(b, keep, x, zero));

@@ -66,19 +66,44 @@ void tpui_lower_reciprocal(const tpui_lowering_t* op) {
   tpui_set_pointwise(op, 0, tpui_binary(op->b, "divide", one, x));
 }
 
-/* round.decimals: operand 0; attribute 0: decimals. */
+/* 10 to the power of a count that varies (below 512, beyond is infinite) as F64; exact as long as
+ * doubles are. */
+static tpui_hlo_t power_of_ten(tpui_builder_t* b, tpui_hlo_t count) {
+  tpui_hlo_t power = tpui_constant(b, TPU_F64, 1);
+  for (int bit = 0; bit < 9; ++bit) {
+    int64_t weight = (int64_t)1 << bit;
+    tpui_hlo_t mask = tpui_constant_int(b, TPU_I64, weight);
+    tpui_hlo_t set = tpui_compare_constant(b, "NE", tpui_binary(b, "and", count, mask), 0);
+    tpui_hlo_t factor = tpui_constant(b, TPU_F64, pow(10.0, (double)weight));
+    power = tpui_select(b, set, tpui_mul(b, power, factor), power);
+  }
+  return power;
+}
+
+/* round.decimals: operands self, decimals. */
 void tpui_lower_round_decimals(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
-  int64_t decimals = tpu_attr_int(op->record->attrs, 0, 0);
-  if (!tpu_dtype_is_integral(x.dtype)) {
-    double scale = pow(10.0, (double)(decimals < 0 ? -decimals : decimals));
+  double decimals;
+  if (!tpui_ok(b)) return;
+  if (tpu_dtype_is_integral(x.dtype)) {
+    tpui_set_pointwise(op, 0, x);
+  } else if (tpui_operand_constant(op, 1, &decimals)) {
+    double scale = pow(10.0, decimals < 0 ? -decimals : decimals);
     const char* in = decimals < 0 ? "divide" : "multiply";
     const char* out = decimals < 0 ? "multiply" : "divide";
     x = tpui_unary(b, "round_nearest_even", tpui_binary_constant(b, in, x, scale));
-    x = tpui_binary_constant(b, out, x, scale);
+    tpui_set_pointwise(op, 0, tpui_binary_constant(b, out, x, scale));
+  } else {
+    tpui_hlo_t number = tpui_operand_as(op, 1, TPU_I64);
+    tpui_hlo_t count = tpui_unary(b, "abs", number);
+    tpui_hlo_t scale = tpui_convert(b, power_of_ten(b, count), x.dtype);
+    tpui_hlo_t fewer = tpui_compare_constant(b, "LT", number, 0);
+    x = tpui_select(b, fewer, tpui_div(b, x, scale), tpui_mul(b, x, scale));
+    x = tpui_unary(b, "round_nearest_even", x);
+    x = tpui_select(b, fewer, tpui_mul(b, x, scale), tpui_div(b, x, scale));
+    tpui_set_pointwise(op, 0, x);
   }
-  tpui_set_pointwise(op, 0, x);
 }
 
 void tpui_lower_frac(const tpui_lowering_t* op) {

@@ -152,41 +152,67 @@ static int64_t greatest_value(tpu_dtype_t dtype) {
   }
 }
 
-/* argument: "full" (no attributes), "to" (to), "from" (from, to?). */
+/* A bound's value where the program knows it exactly. */
+static bool known_bound(const tpui_lowering_t* op, int k, int64_t* out_value) {
+  double value = 0;
+  bool known = tpui_operand_constant(op, k, &value) && fabs(value) < 9007199254740992.0;
+  *out_value = (int64_t)value;
+  return known;
+}
+
+/* `range` values from 0 on; 0 stands for 2^64. Ranges of 32 bits are drawn from 32 bits. */
+static tpui_hlo_t draw_below(const tpui_random_t* r, tpui_hlo_t range, bool wide,
+                             const tpu_meta_t* meta) {
+  tpui_builder_t* b = r->b;
+  if (!wide) {
+    tpui_hlo_t bits = tpui_random_bits(r, 0, meta->rank, meta->sizes);
+    bits = tpui_binary(b, "remainder", bits, tpui_convert(b, range, TPU_U32));
+    return tpui_convert(b, bits, TPU_I64);
+  }
+  tpui_hlo_t bits = tpui_random_bits64(r, meta->rank, meta->sizes);
+  tpui_hlo_t all = tpui_compare_constant(b, "EQ", range, 0);
+  tpui_hlo_t modulus = tpui_select(b, all, tpui_constant_int(b, TPU_I64, 1), range);
+  tpui_hlo_t rest = tpui_binary(b, "remainder", bits, tpui_bitcast(b, modulus, TPU_U64));
+  return tpui_bitcast(b, tpui_select(b, all, bits, rest), TPU_I64);
+}
+
+/* Operands: from and to ("from"), to ("to") or none ("full"); `to` may be missing. */
 void tpui_lower_random_integers(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
-  tpu_attrs_id_t attrs = op->record->attrs;
   tpui_random_t r = read_random(op);
-  bool has_from = strcmp(op->argument, "from") == 0, full = strcmp(op->argument, "full") == 0;
-  int64_t from = has_from ? tpu_attr_int(attrs, 0, 0) : 0;
-  int to_at = has_from ? 1 : 0;
-  bool has_to = !full && tpu_attr_kind(attrs, to_at) == TPU_ATTR_INT;
-  // Number of values; 0 stands for 2^64.
-  uint64_t range = has_to ? (uint64_t)tpu_attr_int(attrs, to_at, 0) - (uint64_t)from
-                          : (uint64_t)greatest_value(meta->dtype) - (uint64_t)from + 1;
+  bool has_from = strcmp(op->argument, "from") == 0;
+  bool has_to = strcmp(op->argument, "full") != 0 && tpui_has_operand(op, argument_at(op, 1));
+  int64_t low = 0, high = 0;
+  bool known = true;
+  if (has_from) known = known_bound(op, argument_at(op, 2), &low);
+  if (has_to) known = known_bound(op, argument_at(op, 1), &high) && known;
+  tpui_hlo_t from = tpui_constant_int(b, TPU_I64, 0);
+  if (has_from) from = tpui_operand_as(op, argument_at(op, 2), TPU_I64);
+  // The first value that is not drawn; of all 64 bits it wraps.
+  int64_t end = (int64_t)((uint64_t)greatest_value(meta->dtype) + 1);
+  tpui_hlo_t to = has_to ? tpui_operand_as(op, argument_at(op, 1), TPU_I64)
+                         : tpui_constant_int(b, TPU_I64, end);
+  uint64_t count = (uint64_t)(has_to ? high : end) - (uint64_t)low;
+  tpui_hlo_t range = known ? tpui_constant_int(b, TPU_I64, (int64_t)count) : tpui_sub(b, to, from);
   tpui_hlo_t x;
   if (tpui_host_calls(b)) {
-    const tpui_hlo_t bounds[] = {tpui_constant_int(b, TPU_I64, from),
-                                 tpui_constant_int(b, TPU_I64, (int64_t)range)};
+    const tpui_hlo_t bounds[] = {from, range};
     tpu_dtype_t drawn = tpui_random_result(meta->dtype, TPU_I64, true);
     x = tpui_random_call(&r, "random_integers", 2, bounds, drawn, meta->rank, meta->sizes);
     tpui_set_result(op, 0, x);
     return;
   }
-  if (range != 0 && range <= (uint64_t)UINT32_MAX) {
-    x = tpui_random_bits(&r, 0, meta->rank, meta->sizes);
-    x = tpui_binary(b, "remainder", x, tpui_constant_int(b, TPU_U32, (int64_t)range));
-    x = tpui_convert(b, x, TPU_I64);
+  if (known) {
+    x = draw_below(&r, range, count == 0 || count > (uint64_t)UINT32_MAX, meta);
   } else {
-    x = tpui_random_bits64(&r, meta->rank, meta->sizes);
-    if (range != 0) {
-      x = tpui_binary(b, "remainder", x,
-                      tpui_bitcast(b, tpui_constant_int(b, TPU_I64, (int64_t)range), TPU_U64));
-    }
-    x = tpui_bitcast(b, x, TPU_I64);
+    tpui_hlo_t most = tpui_constant_int(b, TPU_I64, UINT32_MAX);
+    tpui_hlo_t narrow = tpui_binary(b, "and", tpui_compare_constant(b, "GT", range, 0),
+                                    tpui_compare(b, "LE", range, most));
+    x = tpui_select(b, narrow, draw_below(&r, range, false, meta),
+                    draw_below(&r, range, true, meta));
   }
-  if (from != 0) x = tpui_binary(b, "add", x, tpui_constant_int(b, TPU_I64, from));
+  if (!known || low != 0) x = tpui_binary(b, "add", x, from);
   tpui_set_result(op, 0, x);
 }
 

@@ -1,5 +1,7 @@
 #include "ops/rules.h"
 
+#include <string.h>
+
 #include "ops/op_ids.h"
 
 static const char* const questions[TPU_OP_COUNT] = {
@@ -17,6 +19,21 @@ static const struct {
   {TPU_OP_##id, {argument, TPU_RELATION_##relation, bound, KIND_##kind == KIND_INTEGERS, text}},
 #include "ops/op_rules.def"
 };
+
+static const struct {
+  tpu_op_t op;
+  const char* argument;
+} data[] = {
+#define TPU_OP_DATA(id, argument) {TPU_OP_##id, argument},
+#include "ops/op_rules.def"
+};
+
+bool tpu_op_is_data(tpu_op_t op, const char* argument) {
+  for (size_t i = 0; i < sizeof(data) / sizeof(data[0]); ++i) {
+    if (data[i].op == op && strcmp(data[i].argument, argument) == 0) return true;
+  }
+  return false;
+}
 
 const char* tpu_op_question(tpu_op_t op) {
   return op > TPU_OP_INVALID && op < TPU_OP_COUNT ? questions[op] : NULL;

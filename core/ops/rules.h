@@ -12,6 +12,9 @@ extern "C" {
  * NULL: it answers itself. */
 const char* tpu_op_question(tpu_op_t op);
 
+/* True when the integers in this argument (its name in the ATen schema) are operands. */
+bool tpu_op_is_data(tpu_op_t op, const char* argument);
+
 typedef enum tpu_relation_t {
   TPU_RELATION_BELOW,
   TPU_RELATION_AT_MOST,
