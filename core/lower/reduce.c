@@ -69,6 +69,36 @@ static tpu_dtype_t accumulator_dtype(const tpui_lowering_t* op) {
   return tpui_math_dtype(meta != NULL ? meta->dtype : TPU_F32);
 }
 
+/* Below this many elements a sum of integers is formed at once. */
+#define MIN_SPLIT_SUM 65536
+#define SUM_PIECES 32
+
+/* XLA:CPU fuses no conversion into a sum of integers: an int64 copy of the operand would be made, 8
+ * times its size for int8. So pieces of the longest dimension are added first, which is one loop
+ * over the operand and leaves 1/32 of it in the accumulator's dtype. */
+static tpui_hlo_t sum_integers(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype,
+                               const tpui_dims_t* dims) {
+  int dim = dims->count > 0 ? dims->dims[0] : 0;
+  for (int i = 1; tpui_ok(b) && i < dims->count; ++i) {
+    if (x.sizes[dims->dims[i]] > x.sizes[dim]) dim = dims->dims[i];
+  }
+  bool split = tpui_ok(b) && dims->count > 0 && x.dtype != dtype &&
+               tpui_count(x, 0, x.rank) >= MIN_SPLIT_SUM && x.sizes[dim] >= SUM_PIECES;
+  if (!split) {
+    return tpui_reduce(b, "add", tpui_convert(b, x, dtype), dims->count, dims->dims);
+  }
+  int64_t piece = x.sizes[dim] / SUM_PIECES, end = piece * SUM_PIECES;
+  tpui_hlo_t sum = tpui_convert(b, tpui_slice_dim(b, x, dim, 0, piece), dtype);
+  for (int64_t at = piece; at < end; at += piece) {
+    tpui_hlo_t next = tpui_slice_dim(b, x, dim, at, at + piece);
+    sum = tpui_add(b, sum, tpui_convert(b, next, dtype));
+  }
+  sum = tpui_reduce(b, "add", sum, dims->count, dims->dims);
+  if (end == x.sizes[dim]) return sum;
+  tpui_hlo_t rest = tpui_convert(b, tpui_slice_dim(b, x, dim, end, x.sizes[dim]), dtype);
+  return tpui_add(b, sum, tpui_reduce(b, "add", rest, dims->count, dims->dims));
+}
+
 /* sum and nansum; argument "nan" ignores NaN. */
 void tpui_lower_sum(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
@@ -77,7 +107,12 @@ void tpui_lower_sum(const tpui_lowering_t* op) {
   if (op->argument[0] != '\0' && tpu_dtype_is_float(x.dtype)) {
     x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
   }
-  x = tpui_convert(b, x, accumulator_dtype(op));
+  tpu_dtype_t dtype = accumulator_dtype(op);
+  if (dtype == TPU_I32 || dtype == TPU_I64) {
+    tpui_set_result_reshaped(op, 0, sum_integers(b, x, dtype, &dims));
+    return;
+  }
+  x = tpui_convert(b, x, dtype);
   tpui_set_result_reshaped(
       op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count, dims.dims));
 }
@@ -110,9 +145,9 @@ void tpui_lower_any(const tpui_lowering_t* op) {
 }
 
 void tpui_lower_count_nonzero(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_convert(op->b, tpui_operand_as(op, 0, TPU_BOOL), TPU_I64);
+  tpui_hlo_t x = tpui_operand_as(op, 0, TPU_BOOL);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_set_result_reshaped(op, 0, tpui_reduce(op->b, "add", x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 0, sum_integers(op->b, x, TPU_I64, &dims));
 }
 
 void tpui_lower_trace(const tpui_lowering_t* op) {
