@@ -39,6 +39,9 @@ std::vector<std::string> unregistered_ops();
 // Writes `result` to an out= argument as PyTorch does: checks that the dtype can be cast, resizes
 // if the shape differs (with PyTorch's warning), keeps the caller's strides.
 void write_out(const at::Tensor& result, const at::Tensor& out);
+// Its two halves: all but the copy, and the copy.
+void prepare_out(const at::Tensor& result, const at::Tensor& out);
+void write_prepared(const at::Tensor& result, const at::Tensor& out);
 
 }  // namespace tpu_shim
 

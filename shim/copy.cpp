@@ -79,6 +79,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
   const auto source = at::expand_inplace(destination, self, "copy_");
   if (destination.numel() == 0) return destination;
   at::assert_no_internal_overlap(destination);
+  if (is_tpu(self) && is_tpu(destination)) at::assert_no_partial_overlap(destination, *source);
   const bool from_host = self.device().type() == c10::kCPU;
   const bool to_host = destination.device().type() == c10::kCPU;
   if (is_tpu(self) && is_tpu(destination)) {

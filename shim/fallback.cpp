@@ -36,6 +36,17 @@ void refuse_sparse(const c10::OperatorHandle& op, torch::jit::Stack*) {
       "or move the tensor to the CPU");
 }
 
+// The key of the host's kernel. Some libraries register theirs for the CPU's autograd only, and it
+// calls what is below.
+c10::DispatchKey host_key(const c10::OperatorHandle& op) {
+  if (op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU)) return c10::DispatchKey::CPU;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU), "'", op.operator_name(),
+      "' has no kernel for tpu tensors, and none for the CPU that could run in its place; its "
+      "library must register one for PrivateUse1, CPU or CompositeExplicitAutograd");
+  return c10::DispatchKey::AutogradCPU;
+}
+
 }  // namespace
 
 void note_host_run(const std::string& name) {
@@ -63,7 +74,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   note_host_run(name);
   const bool check = looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
   // A view made on the host would not share memory with its base: cpu_fallback refuses those.
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/true);
+  at::native::cpu_fallback(op, stack, /*error_on_views=*/true, host_key(op));
   TORCH_CHECK(!check || all_finite(*stack, op.schema().returns().size()), "'", name,
               "' made NaN or infinity from finite inputs (TORCH_TPU_CHECK_NONFINITE=1)",
               recorded_here());

@@ -88,7 +88,8 @@ struct HotKernel<Name, at::Tensor&(at::Tensor&, Args...)> {
     if (hot_allowed() && is_tpu(self) && !is_lazy(self)) {
       Call call(HotInfo<Name>::row(), TPU_CALL_IN_PLACE);
       call.tensor(self).written_to_first();
-      if (C10_LIKELY((put(call, args) && ...) && call.try_record())) return self;
+      if (C10_LIKELY((put(call, args) && ...) && !call.overlaps_first() && call.try_record()))
+        return self;
     }
     run_unboxed(HotInfo<Name>::plan(), self, args...);
     return self;

@@ -1,6 +1,7 @@
 // Operations whose result size depends on data, and boolean masks as indices. Sizes must be known
 // on the host, so the mask is read there; the work on the values stays on the device.
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
@@ -123,11 +124,24 @@ at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
   return index_by(source, indices);
 }
 
+at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == self.scalar_type(),
+              "masked_select(): self and result must have the same scalar type, but got ",
+              self.scalar_type(), " and ", out.scalar_type());
+  const at::Tensor result = masked_select(self, mask);
+  prepare_out(result, out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
+  write_prepared(result, out);
+  return out;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("nonzero", TORCH_FN(nonzero_on_host));
   m.impl("masked_select", TORCH_FN(masked_select));
+  m.impl("masked_select.out", TORCH_FN(masked_select_out));
   m.impl(NameIndex::text, TORCH_FN(index_by));
   m.impl(NameIndexOut::text, TORCH_FN(index_out));
   m.impl(NameIndexPut::text, TORCH_FN(index_put));

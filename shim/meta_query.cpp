@@ -147,6 +147,22 @@ at::Tensor to_meta(const at::Tensor& tensor) {
 
 c10::IValue to_meta(const c10::IValue& value) { return convert(value, &to_meta, c10::kMeta); }
 
+namespace {
+
+at::Tensor number_to_meta(const at::Tensor& tensor) {
+  if (!tensor.defined() || !is_cpu_scalar(tensor)) return to_meta(tensor);
+  at::Tensor meta = at::detail::empty_meta({}, tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return meta;
+}
+
+}  // namespace
+
+c10::IValue to_meta_only(const c10::IValue& value) {
+  return convert(value, &number_to_meta, c10::kMeta);
+}
+
 void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count) {
   if (bytes_of(tensors_of(args, count)) > kMaxTwinBytes) return;
   try {
@@ -171,17 +187,29 @@ at::Tensor to_few_cpu_ones(const at::Tensor& tensor) {
 
 bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
 
+// An argument that meta kernels let pass and others may not: no element, or True as a number.
+bool is_doubtful(const c10::Argument& argument, const c10::IValue& value) {
+  if (argument.is_out()) return false;
+  if (value.isTensor()) return value.toTensor().defined() && value.toTensor().numel() == 0;
+  return value.isBool() && argument.real_type()->kind() == c10::TypeKind::NumberType;
+}
+
 }  // namespace
 
 void refuse_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, size_t count,
-                      bool elementwise) {
+                      bool elementwise, bool always) {
   const std::vector<at::Tensor> tensors = tensors_of(args, count);
-  if (std::all_of(tensors.begin(), tensors.end(), is_floating)) return;
+  const bool floating = std::all_of(tensors.begin(), tensors.end(), is_floating);
+  bool doubtful = always;
+  for (size_t i = 0; i < count; ++i) doubtful |= is_doubtful(op.schema().arguments()[i], args[i]);
+  if (floating && !doubtful) return;
   const bool small = bytes_of(tensors) <= kMaxProbeBytes;
-  if (elementwise) {
-    call_on_cpu(op, args, count, small ? &to_cpu_ones : &to_few_cpu_ones);
-  } else if (small) {
-    call_on_cpu(op, args, count, &to_cpu_zeros);
+  if (!small && !elementwise) return;
+  try {
+    const Convert few = small ? &to_cpu_ones : &to_few_cpu_ones;
+    call_on_cpu(op, args, count, elementwise ? few : &to_cpu_zeros);
+  } catch (const c10::NotImplementedError&) {
+    if (!floating) throw;
   }
 }
 

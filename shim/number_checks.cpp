@@ -4,7 +4,9 @@
 #include <ATen/Dispatch_v2.h>
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <string>
 
 namespace tpu_shim {
@@ -65,6 +67,28 @@ std::string fill_text(const std::string& text, const c10::FunctionSchema& schema
   return filled + text.substr(at);
 }
 
+// The rule for the dtype of a random integer: both ends must be values of it.
+void check_in_range(int64_t value, const char* what, const at::Tensor& self) {
+  const c10::ScalarType type = self.scalar_type();
+  bool inside = true;
+  AT_DISPATCH_V2(type, "random_", AT_WRAP([&] {
+                   using limits = std::numeric_limits<scalar_t>;
+                   if (c10::isFloatingType(type)) {
+                     const double number = static_cast<double>(value);
+                     inside = number >= static_cast<double>(limits::lowest()) &&
+                              number <= static_cast<double>(limits::max());
+                   } else if (type == at::kUInt64) {
+                     inside = value >= 0;
+                   } else {
+                     inside = value >= static_cast<int64_t>(limits::lowest()) &&
+                              value <= static_cast<int64_t>(limits::max());
+                   }
+                 }),
+                 at::kHalf, at::kBFloat16, at::kBool, AT_EXPAND(AT_ALL_TYPES),
+                 AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
+  TORCH_CHECK(inside, what, " is out of bounds for ", self.dtype());
+}
+
 }  // namespace
 
 NumberRules::NumberRules(tpu_op_t row, const c10::FunctionSchema& schema) {
@@ -74,6 +98,30 @@ NumberRules::NumberRules(tpu_op_t row, const c10::FunctionSchema& schema) {
     const int bound_argument = argument_index(schema, rule->bound);
     const int64_t bound = bound_argument < 0 ? std::atoll(rule->bound) : 0;
     rules_.push_back({rule, static_cast<size_t>(argument), bound_argument, bound});
+  }
+  for (int i = 0; const tpu_range_rule_t* rule = tpu_op_range_rule(row, i); ++i) {
+    const int argument = argument_index(schema, rule->argument);
+    if (argument >= 0) ranges_.push_back({rule, static_cast<size_t>(argument)});
+  }
+  const std::string name = tpu_op_info(row)->name;
+  if (name != "vector_norm" && name != "norm") return;
+  order_ = argument_index(schema, name == "norm" ? "p" : "ord");
+  dims_ = argument_index(schema, "dim");
+}
+
+// Infinite and negative norms have no value where there is nothing to choose from.
+void NumberRules::check_norm(const at::Tensor& self, const c10::IValue& order,
+                             const c10::IValue& dims) {
+  if (self.numel() > 0 || order.isNone()) return;
+  const double p = order.toScalar().toDouble();
+  if (p >= 0 && std::isfinite(p)) return;
+  const std::vector<int64_t> along = dims.isNone() ? std::vector<int64_t>() : dims.toIntVector();
+  TORCH_CHECK(!along.empty(), "linalg.vector_norm cannot compute the ", p,
+              " norm on an empty tensor because the operation does not have an identity");
+  for (int64_t dim : along) {
+    TORCH_CHECK(self.size(dim) != 0, "linalg.vector_norm cannot compute the ", p,
+                " norm on the dimension ", dim,
+                " because this dimension is empty and the operation does not have an identity");
   }
 }
 
@@ -87,6 +135,12 @@ void NumberRules::check(const c10::FunctionSchema& schema, const c10::IValue* ar
     TORCH_CHECK(holds(rule.of->relation, number.toScalar(), bound.toScalar()),
                 fill_text(rule.of->text, schema, args));
   }
+  for (const Range& range : ranges_) {
+    const c10::IValue& number = args[range.argument];
+    if (number.isNone() || args[0].toTensor().is_complex()) continue;
+    check_in_range(number.toInt() + range.of->offset, range.of->what, args[0].toTensor());
+  }
+  if (order_ >= 0) check_norm(args[0].toTensor(), args[order_], args[dims_]);
 }
 
 void check_fits(const c10::IValue& number, c10::ScalarType type) {

@@ -16,7 +16,7 @@ namespace tpu_shim {
 class NumberRules {
  public:
   NumberRules(tpu_op_t row, const c10::FunctionSchema& schema);
-  // RuntimeError with the rule's text for a number that breaks one.
+  // RuntimeError with the text of PyTorch for a number that breaks one.
   void check(const c10::FunctionSchema& schema, const c10::IValue* args) const;
 
  private:
@@ -26,7 +26,15 @@ class NumberRules {
     int bound_argument;  // -1: the bound is the number below
     int64_t bound;
   };
+  struct Range {
+    const tpu_range_rule_t* of;
+    size_t argument;
+  };
+  static void check_norm(const at::Tensor& self, const c10::IValue& order, const c10::IValue& dims);
   std::vector<Rule> rules_;
+  std::vector<Range> ranges_;
+  int order_ = -1;  // argument of a norm
+  int dims_ = -1;
 };
 
 // RuntimeError "value cannot be converted to type uint8_t without overflow" for a number that this

@@ -27,7 +27,10 @@ const std::vector<c10::OperatorName>& overloads_of(const std::string& base) {
 c10::OperatorHandle question_for(tpu_op_t row, const c10::OperatorHandle& op) {
   const char* other = tpu_op_question(row);
   if (other == nullptr) return op;
-  return c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + other).c_str(),
+  std::string name = std::string("aten::") + other;
+  const c10::Argument* first = op.schema().arguments().data();
+  if (is_written(*first) && !first->is_out()) name += '_';  // __lshift__ writes nothing
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(),
                                                         op.operator_name().overload_name.c_str());
 }
 
@@ -38,7 +41,8 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
       question_(question_for(row, op)),
       row_(row),
       flags_(tpu_op_info(row)->flags),
-      number_rules_(row, op.schema()) {
+      number_rules_(row, op.schema()),
+      overlap_(tpu_op_overlap(row)) {
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
@@ -63,6 +67,7 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
   if (out_count_ > 0) {
     variant_ = TPU_CALL_OUT;
     if (written > 0) obstacle_ = "writes to inputs besides out=";
+    writes_self_ = !overloads_of(op.operator_name().name + '_').empty();
     find_functional();
   } else if (written > 0) {
     variant_ = TPU_CALL_IN_PLACE;

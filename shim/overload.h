@@ -36,6 +36,12 @@ class Overload {
   tpu_dtype_t compute_dtype(const c10::IValue* args) const;
   void check_numbers(const c10::IValue* args) const;
   bool ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const;
+  void question(const c10::IValue* args, c10::IValue (*convert)(const c10::IValue&),
+                torch::jit::Stack* stack) const;
+  void question_with_number(const c10::IValue* args, torch::jit::Stack* stack) const;
+  bool has_cpu_number(const c10::IValue* args) const;
+  void refuse(const c10::IValue* args, bool always) const;
+  void check_overlap(const c10::IValue* args, const at::Tensor& written, bool in_place) const;
   void run_functional(torch::jit::Stack* stack);
   void run_in_place(torch::jit::Stack* stack);
   void draw_parts(const at::Tensor& self, torch::jit::Stack* stack);
@@ -60,6 +66,8 @@ class Overload {
   std::optional<c10::OperatorHandle> functional_;  // of an out= overload
   NumberRules number_rules_;
   bool fits_ = false;  // there are numbers that must fit a dtype
+  tpu_overlap_t overlap_;
+  bool writes_self_ = false;  // out= has the meaning of in place where it is the first argument
   std::string obstacle_;
 };
 

@@ -33,14 +33,16 @@ void Overload::run_out(torch::jit::Stack* stack) {
   for (size_t k = 0; k < return_count_; ++k) {
     const at::Tensor result = call.take(k);
     // Some operations convert to out's dtype, some refuse: PyTorch knows.
-    if (!has(TPU_OP_PROMOTE) && result.scalar_type() != outs[k].scalar_type()) check_out(args);
-    write_out(result, outs[k]);
+    if (result.scalar_type() != outs[k].scalar_type()) check_out(args);
+    prepare_out(result, outs[k]);
+    check_overlap(args, outs[k], /*in_place=*/false);
+    write_prepared(result, outs[k]);
   }
   torch::jit::drop(*stack, kinds_.size());
   for (const at::Tensor& out : outs) stack->emplace_back(out);
 }
 
-void write_out(const at::Tensor& result, const at::Tensor& out) {
+void prepare_out(const at::Tensor& result, const at::Tensor& out) {
   TORCH_CHECK(at::canCast(result.scalar_type(), out.scalar_type()), "result type ",
               result.scalar_type(), " can't be cast to the desired output type ",
               out.scalar_type());
@@ -49,7 +51,15 @@ void write_out(const at::Tensor& result, const at::Tensor& out) {
   if (resized && !result.is_contiguous()) {
     out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
   }
+}
+
+void write_prepared(const at::Tensor& result, const at::Tensor& out) {
   is_lazy(out) ? (void)out.copy_(result) : copy_on_device(result, out);
+}
+
+void write_out(const at::Tensor& result, const at::Tensor& out) {
+  prepare_out(result, out);
+  write_prepared(result, out);
 }
 
 }  // namespace tpu_shim

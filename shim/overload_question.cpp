@@ -1,11 +1,52 @@
 // Calls whose signature is new: PyTorch says which results they have, or why it refuses them.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/_upsample_nearest_exact1d_meta_dispatch.h>
+#include <ATen/ops/cumprod_meta_dispatch.h>
+#include <ATen/ops/cumsum_meta_dispatch.h>
+#include <ATen/ops/upsample_nearest1d_meta_dispatch.h>
 
 #include "meta_query.h"
 #include "overload.h"
+#include "signature_checks.h"
 
 namespace tpu_shim {
+
+namespace {
+
+using MetaKernel = void (*)(torch::jit::Stack*);
+
+template <at::Tensor (*kernel)(const at::Tensor&, int64_t, std::optional<at::ScalarType>)>
+void scan(torch::jit::Stack* stack) {
+  run_below_modes([&] {
+    at::Tensor result = kernel((*stack)[0].toTensor(), (*stack)[1].toInt(),
+                               (*stack)[2].toOptional<at::ScalarType>());
+    stack->assign(1, std::move(result));
+  });
+}
+
+template <at::Tensor (*kernel)(const at::Tensor&, at::IntArrayRef, std::optional<double>)>
+void resample(torch::jit::Stack* stack) {
+  run_below_modes([&] {
+    at::Tensor result =
+        kernel((*stack)[0].toTensor(), (*stack)[1].toIntVector(), (*stack)[2].toOptional<double>());
+    stack->assign(1, std::move(result));
+  });
+}
+
+// Where a reference in Python has taken the place of the meta kernel in C++ and cannot do what that
+// can: those of scans make a mask of length * length, which overflows at 2**32; those of 1d
+// resampling raise a TypeError for an empty batch.
+MetaKernel structured_meta(const std::string& name) {
+  if (name == "aten::cumsum") return &scan<at::meta::cumsum>;
+  if (name == "aten::cumprod") return &scan<at::meta::cumprod>;
+  if (name == "aten::upsample_nearest1d") return &resample<at::meta::upsample_nearest1d>;
+  if (name == "aten::_upsample_nearest_exact1d")
+    return &resample<at::meta::_upsample_nearest_exact1d>;
+  return nullptr;
+}
+
+}  // namespace
 
 // PyTorch's result_type over the operands.
 c10::ScalarType Overload::promoted_type(const c10::IValue* args) const {
@@ -36,32 +77,70 @@ tpu_dtype_t Overload::compute_dtype(const c10::IValue* args) const {
   return checked_dtype(type);
 }
 
-// Calls the overload on meta tensors. False when PyTorch has no meta kernel for it.
-bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const {
-  const bool use_functional = functional_.has_value();
-  const size_t count = use_functional ? kinds_.size() - out_count_ : kinds_.size();
-  torch::jit::Stack stack;
+// Calls the overload on meta tensors, leaves the results.
+void Overload::question(const c10::IValue* args, c10::IValue (*convert)(const c10::IValue&),
+                        torch::jit::Stack* stack) const {
+  stack->clear();
+  const size_t count = functional_.has_value() ? kinds_.size() - out_count_ : kinds_.size();
   for (size_t i = 0; i < count; ++i) {
     if (kinds_[i] == ArgumentKind::kOut) {
-      stack.emplace_back(at::Tensor(at::detail::empty_meta({0}, args[i].toTensor().scalar_type())));
+      stack->emplace_back(
+          at::Tensor(at::detail::empty_meta({0}, args[i].toTensor().scalar_type())));
     } else {
-      stack.push_back(to_meta(args[i]));
+      stack->push_back(convert(args[i]));
     }
   }
+  const c10::OperatorHandle& op = functional_.has_value() ? *functional_ : question_;
+  const MetaKernel structured = structured_meta(op.operator_name().name);
+  structured != nullptr ? structured(stack) : call_below_modes(op, stack);
+}
+
+bool Overload::has_cpu_number(const c10::IValue* args) const {
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (kinds_[i] == ArgumentKind::kTensor && args[i].isTensor() && args[i].toTensor().defined() &&
+        is_cpu_scalar(args[i].toTensor()))
+      return true;
+  }
+  return false;
+}
+
+// Some meta kernels read a 0-dim CPU tensor, some want it on the device of the others.
+void Overload::question_with_number(const c10::IValue* args, torch::jit::Stack* stack) const {
   try {
-    call_below_modes(use_functional ? *functional_ : question_, &stack);
+    question(args, &to_meta, stack);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const std::exception&) {
+    question(args, &to_meta_only, stack);
+  }
+}
+
+// Throws what kernels throw where meta kernels do not.
+void Overload::refuse(const c10::IValue* args, bool always) const {
+  check_signature(row_, op_.schema(), args);
+  if (has(TPU_OP_RANDOM)) return;
+  const bool beyond = kinds_[0] == ArgumentKind::kTensor && args[0].toTensor().defined() &&
+                      tpu_op_is_beyond_cpu(row_, dtype_from(args[0].toTensor().scalar_type()));
+  if (beyond) return;
+  // Rows with indices are no elementwise ones, whatever their family.
+  const bool elementwise =
+      tpu_op_info(row_)->family == TPU_FAMILY_POINTWISE && !has(TPU_OP_CHECK_INDEX);
+  const bool itself = op_.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  refuse_as_on_cpu(itself ? op_ : question_, args, kinds_.size(), elementwise, always);
+}
+
+// False when PyTorch has no meta kernel for the overload.
+bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const {
+  torch::jit::Stack stack;
+  try {
+    has_cpu_number(args) ? question_with_number(args, &stack) : question(args, &to_meta, &stack);
   } catch (const c10::NotImplementedError&) {
     return false;
   } catch (...) {
     throw_as_on_cpu(op_, args, kinds_.size());
     throw;
   }
-  if (!has(TPU_OP_RANDOM)) {
-    // Rows with indices are no elementwise ones, whatever their family.
-    const bool elementwise =
-        tpu_op_info(row_)->family == TPU_FAMILY_POINTWISE && !has(TPU_OP_CHECK_INDEX);
-    refuse_as_on_cpu(question_, args, kinds_.size(), elementwise);
-  }
+  refuse(args, tpu_op_probes_floating(row_));
   for (size_t k = 0; set_metas && k < return_count_; ++k) {
     const at::Tensor& result = stack[k].toTensor();
     call->set_result_meta(k, result.defined() ? result_meta_of(result) : absent_meta());
@@ -70,7 +149,7 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
   return true;
 }
 
-// Throws PyTorch's error if this out= call would be refused.
+// Throws PyTorch's error if this out= call, whose result has another dtype, would be refused.
 void Overload::check_out(const c10::IValue* args) const {
   torch::jit::Stack stack;
   for (size_t i = 0; i < kinds_.size(); ++i) stack.push_back(to_meta(args[i]));
@@ -82,6 +161,7 @@ void Overload::check_out(const c10::IValue* args) const {
     throw_as_on_cpu(op_, args, kinds_.size());
     throw;
   }
+  refuse(args, /*always=*/true);
 }
 
 }  // namespace tpu_shim

@@ -88,6 +88,16 @@ class Call {
     return *this;
   }
   size_t operand_count() const { return operands_.size(); }
+  // Another operand is another view of the storage of operand 0.
+  bool overlaps_first() const {
+    const tpu_operand_t& first = operands_.front();
+    for (const tpu_operand_t& o : operands_) {
+      if (o.kind == TPU_OPERAND_TENSOR && o.storage == first.storage &&
+          (o.view != first.view || o.offset != first.offset))
+        return true;
+    }
+    return false;
+  }
 
   // --- attributes ---
   Call& attr(int64_t value) {

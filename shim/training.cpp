@@ -23,6 +23,9 @@ bool given(OptT tensor) { return tensor.has_value() && tensor->defined(); }
 T3 batch_norm(const at::Tensor& input, OptT weight, OptT bias, OptT running_mean, OptT running_var,
               bool training, double momentum, double eps) {
   TORCH_CHECK(input.dim() >= 2, "batch_norm: expected at least 2 dimensions, got ", input.dim());
+  TORCH_CHECK(input.numel() > 0 || input.size(1) == 0,
+              "batch_norm: input tensor must have at least one element, but got input_sizes = ",
+              input.sizes());
   TORCH_CHECK(training || (given(running_mean) && given(running_var)),
               "batch_norm: running_mean and running_var must be given when not training");
   const c10::ScalarType stat_type = at::toOpMathType(input.scalar_type());

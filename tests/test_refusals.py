@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from support import DEVICE, has_modes
+from support import DEVICE, counting, fallback_stats, has_modes
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="compares the device with the CPU")
 
 BOOL = torch.tensor([True, False])
 INT = torch.tensor([1, 2])
 BYTE = torch.tensor([1, 2], dtype=torch.uint8)
+FLOAT = torch.tensor([1.0, -2.0])
 COMPLEX = torch.tensor([1 + 1j, 2])
 
 DTYPES = {
@@ -20,6 +21,12 @@ DTYPES = {
   "bool.sub_": lambda to: to(BOOL).clone().sub_(to(BOOL)),
   "relu(bool)": lambda to: torch.relu(to(BOOL)),
   "argmax(bool)": lambda to: torch.argmax(to(BOOL)),
+  "add(float, alpha=True)": lambda to: torch.add(to(FLOAT), to(FLOAT), alpha=True),
+  "float.sub_(alpha=True)": lambda to: to(FLOAT).clone().sub_(to(FLOAT), alpha=True),
+  "rsub(float, alpha=True)": lambda to: torch.rsub(to(FLOAT), to(FLOAT), alpha=True),
+  "bool << bool": lambda to: to(BOOL) << to(BOOL),
+  "float << 1": lambda to: to(FLOAT) << 1,
+  "complex(float, double)": lambda to: torch.complex(to(FLOAT), to(FLOAT.double())),
   "add(bool, alpha=2.5)": lambda to: torch.add(to(BOOL), to(BOOL), alpha=2.5),
   "var(int)": lambda to: torch.var(to(INT)),
   "softmax(int)": lambda to: torch.softmax(to(INT), 0),
@@ -67,6 +74,17 @@ RULES = {
   "geometric_ above": lambda to: to(torch.zeros(2)).geometric_(1),
   "random_ from": lambda to: to(INT).clone().random_(7, 3),
   "random_ to": lambda to: to(INT).clone().random_(0),
+  "random_ above": lambda to: to(BYTE).clone().random_(0, 300),
+  "random_ to above": lambda to: to(BYTE).clone().random_(257),
+  "random_ below": lambda to: to(INT.char()).clone().random_(-200, 10),
+  "random_ half": lambda to: to(FLOAT.half()).random_(70000),
+  "random_ bool": lambda to: to(BOOL).clone().random_(0, 3),
+  "randint": lambda to: torch.randint(0, 300, (2,), dtype=torch.uint8, device=to(INT).device),
+  "multinomial": lambda to: torch.multinomial(to(FLOAT.abs()), 0),
+  "inf norm": lambda to: (
+    torch.linalg.vector_norm(to(torch.zeros(0)), 2),
+    torch.linalg.vector_norm(to(torch.zeros(0)), float("inf")),
+  ),
   "pow": lambda to: to(INT) ** -1,
 }
 MEMORY = {
@@ -74,9 +92,33 @@ MEMORY = {
     to(torch.ones(3)), 1, out=torch.empty(1, device=to(INT).device).expand(3)
   ),
   "expanded.add_": lambda to: to(torch.ones(1)).expand(3).add_(1),
+  "copy_ to a neighbour": lambda to: (lambda x: x[1:].copy_(x[:-1]))(to(torch.ones(3))),
+  "setitem of a neighbour": lambda to: (lambda x: x.__setitem__(slice(1, None), x[:-1]))(
+    to(torch.ones(3))
+  ),
+  "add_ of the transpose": lambda to: (lambda x: x.add_(x.t()))(to(torch.ones(2, 2))),
+  "out=neighbour": lambda to: (lambda x: torch.exp(x[1:], out=x[:-1]))(to(torch.ones(3))),
+  "index_add_ of itself": lambda to: (lambda x: x.index_add_(0, to(INT) - 1, x))(to(FLOAT.clone())),
   "copy_ to expanded": lambda to: to(torch.ones(1)).expand(3).copy_(to(torch.ones(3))),
 }
-CASES = {**DTYPES, **NUMBERS, **MEMORY}
+ONES = torch.ones(1, 1, 3, 3)
+SHAPES = {
+  "max() of nothing": lambda to: to(torch.zeros(0, 3)).max(),
+  "max(0) of nothing": lambda to: to(torch.zeros(0, 3)).max(0),
+  "argmin(0) of nothing": lambda to: to(torch.zeros(0, 3)).argmin(0),
+  "output_padding": lambda to: F.conv_transpose2d(to(ONES), to(ONES), output_padding=1),
+  "output_padding 1d": lambda to: F.conv_transpose1d(
+    to(ONES[0]),
+    to(ONES[0, :, :1].unsqueeze(0).expand(3, 1, 1, 3)[:, 0]),
+    stride=2,
+    output_padding=2,
+  ),
+  "boundaries": lambda to: torch.bucketize(to(FLOAT), to(torch.zeros(2, 2))),
+  "bucketize out=": lambda to: torch.bucketize(
+    to(FLOAT), to(FLOAT), out=torch.empty(2, device=to(FLOAT).device)
+  ),
+}
+CASES = {**DTYPES, **NUMBERS, **MEMORY, **SHAPES}
 
 
 def error_of(call, device):
@@ -161,3 +203,86 @@ def test_stand_ins_are_accepted_as_indices():
 )
 def test_accepted_as_on_the_cpu(call):
   assert torch.equal(call(lambda t: t.to(DEVICE)).cpu(), call(lambda t: t.clone()))
+
+
+# 0-dim CPU tensors are numbers, also where PyTorch's meta kernels want all on one device.
+THREE = torch.tensor(3.0)
+
+
+@pytest.mark.parametrize(
+  "call",
+  [
+    lambda to: to(FLOAT).clone().__setitem__(to(FLOAT) > 0, THREE),
+    lambda to: to(FLOAT).masked_fill(to(BOOL), THREE),
+    lambda to: to(FLOAT).clone().masked_fill_(to(BOOL), THREE),
+    lambda to: to(FLOAT).index_fill(0, to(INT) - 1, THREE),
+    lambda to: torch.copysign(to(FLOAT), -THREE),
+    lambda to: to(FLOAT).floor_divide(THREE),
+    lambda to: torch.ldexp(to(FLOAT), torch.tensor(2)),
+    lambda to: to(BOOL) << 2,
+    lambda to: to(BOOL) >> 1,
+    lambda to: to(BOOL).add(to(BOOL), alpha=True),
+    lambda to: F.conv_transpose2d(to(ONES), to(ONES), output_padding=1, dilation=2),
+    lambda to: torch._efficientzerotensor((2,), device=to(FLOAT).device) + to(FLOAT),
+    lambda to: torch.searchsorted(to(FLOAT.flip(0)), to(FLOAT), sorter=to(INT) - 1),
+    lambda to: to(torch.zeros(0, 3)).max(1)[0],
+    lambda to: to(torch.zeros(3, 0, 2)).kthvalue(2, 0)[0],
+    lambda to: F.interpolate(to(torch.zeros(0, 3, 4)), 8),
+  ],
+)
+def test_taken_as_on_the_cpu(call):
+  expected = call(lambda t: t.clone())
+  for _ in range(2):
+    result = call(lambda t: t.to(DEVICE))
+    assert result is expected or torch.equal(result.cpu(), expected)
+
+
+def test_linearize():
+  _, tangent = torch.func.linearize(torch.sin, FLOAT.to(DEVICE))
+  torch.testing.assert_close(tangent(FLOAT.to(DEVICE)).cpu(), FLOAT.cos() * FLOAT)
+
+
+def test_a_scan_of_more_than_memory_says_so():
+  """Not that a mask of 2**80 elements overflows. Nothing is run."""
+  many = torch.ones(1, device=DEVICE).expand(2**40)
+  assert torch.cumsum(many, 0).shape == torch.cumprod(many, 0).shape == many.shape
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("bounds", [(0, 0), (0, 7), (-2, 3), (5, 5)])
+def test_histc_of_integers(dtype, bounds):
+  """As on CUDA; the CPU has it for floating dtypes."""
+  low, high = (abs(b) for b in bounds) if dtype is torch.uint8 else bounds
+  low, high = min(low, high), max(low, high)
+  x = torch.tensor([1, 2, 3, 3, 5, 7, 0, 2], dtype=dtype)
+  for bins in (1, 4, 8):
+    counts = torch.histc(x.to(DEVICE), bins, low, high)
+    assert counts.dtype is dtype
+    assert torch.equal(counts.cpu(), torch.histc(x.double(), bins, low, high).to(dtype))
+  equal = torch.full((3,), 4, dtype=dtype)
+  counts = torch.histc(equal.to(DEVICE), 3).cpu()
+  assert torch.equal(counts, torch.histc(equal.double(), 3).to(dtype))
+
+
+def test_histc_of_integers_is_one_program_without_a_read():
+  with counting(fallback_stats) as fell_back:
+    counts = torch.histc(INT.to(DEVICE).int(), 4, 0, 3)
+    out = torch.empty(0, dtype=torch.int32, device=DEVICE)
+    torch.histc(INT.to(DEVICE).int(), 4, 0, 3, out=out)
+  assert not fell_back
+  assert counts.tolist() == out.tolist() == [0, 1, 1, 0]
+  with pytest.raises(RuntimeError):
+    torch.histc(INT.to(DEVICE), 0, 0, 3)
+  with pytest.raises(RuntimeError):
+    torch.histc(INT.to(DEVICE), 4, 3, 0)
+
+
+def test_operations_of_the_cpus_autograd_run_on_the_host():
+  library = torch.library.Library("tpu_test_refusals", "DEF")
+  library.define("twice(Tensor x) -> Tensor")
+  library.define("nowhere(Tensor x) -> Tensor")
+  library.impl("twice", lambda x: x * 2, "AutogradCPU")
+  x = FLOAT.to(DEVICE)
+  assert torch.ops.tpu_test_refusals.twice(x).tolist() == [2.0, -4.0]
+  with pytest.raises(NotImplementedError, match="nowhere' has no kernel for tpu tensors"):
+    torch.ops.tpu_test_refusals.nowhere(x)

@@ -104,7 +104,7 @@ void tpui_lower_sum(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  if (op->argument[0] != '\0' && tpu_dtype_is_float(x.dtype)) {
+  if (op->argument[0] != '\0' && !tpu_dtype_is_integral(x.dtype)) {
     x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
   }
   tpu_dtype_t dtype = accumulator_dtype(op);

@@ -272,6 +272,14 @@ static void set_ranked(const tpui_lowering_t* op, tpui_hlo_t x, int dim, tpui_hl
   if (op->record->result_count > 1) tpui_set_result_reshaped(op, 1, index);
 }
 
+static void set_empty_results(const tpui_lowering_t* op, int count) {
+  for (int k = 0; k < count; ++k) {
+    const tpu_meta_t* meta = tpui_result_meta(op, k);
+    if (meta == NULL) continue;
+    tpui_set_result(op, k, tpui_full(op->b, meta->dtype, 0.0, meta->rank, meta->sizes));
+  }
+}
+
 /* Attributes: k, dim, keepdim. */
 void tpui_lower_kthvalue(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
@@ -279,7 +287,8 @@ void tpui_lower_kthvalue(const tpui_lowering_t* op) {
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 1, -1), x.rank);
   int64_t k = tpu_attr_int(op->record->attrs, 0, 1);
   tpui_hlo_t line = tpui_full_like(b, x, TPU_I64, (double)(k - 1));
-  if (!tpui_ok(b) || tpui_count(x, 0, x.rank) == 0) return;
+  if (!tpui_ok(b)) return;
+  if (tpui_count(x, 0, x.rank) == 0) return set_empty_results(op, 2);
   set_ranked(op, x, dim, tpui_slice_dim(b, line, dim, 0, 1));
 }
 

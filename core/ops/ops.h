@@ -36,7 +36,7 @@ typedef enum tpu_op_flag_bits_t {
   TPU_OP_MANUAL = 1u << 4,       // the shim has kernels of its own for all overloads
   TPU_OP_INTERNAL = 1u << 5,     // recorded by the engine itself, no ATen name
   TPU_OP_CHECK_INDEX = 1u << 6,  // reads or writes by indices; its lowering checks them
-  TPU_OP_LAST_APART = 1u << 7,   // with PROMOTE: the last operand takes no part (alpha, weight)
+  TPU_OP_LAST_APART = 1u << 7,   // with PROMOTE: the last operand takes no part: alpha, sorter
   TPU_OP_FIT = 1u << 8,  // numbers must fit the compute dtype, without PROMOTE the first tensor's
   TPU_OP_COUNTED = 1u << 9,  // with RANDOM: attribute 0 says how many are drawn, for each row (last
                              // dimension) of a tensor; else as many as the result has elements

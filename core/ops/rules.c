@@ -35,6 +35,35 @@ bool tpu_op_is_data(tpu_op_t op, const char* argument) {
   return false;
 }
 
+static const struct {
+  tpu_op_t op;
+  tpu_range_rule_t rule;
+} ranges[] = {
+#define TPU_OP_RANGE(id, argument, offset, what) {TPU_OP_##id, {argument, offset, what}},
+#include "ops/op_rules.def"
+};
+
+static const struct {
+  tpu_op_t op;
+  tpu_overlap_t overlap;
+} overlaps[] = {
+#define TPU_OP_OVERLAP(id, kind) {TPU_OP_##id, TPU_OVERLAP_##kind},
+#include "ops/op_rules.def"
+};
+
+static const tpu_op_t probes[] = {
+#define TPU_OP_PROBE(id) TPU_OP_##id,
+#include "ops/op_rules.def"
+};
+
+static const struct {
+  tpu_op_t op;
+  tpu_dtype_kind_t kind;
+} beyond_cpu[] = {
+#define TPU_OP_BEYOND_CPU(id, kind) {TPU_OP_##id, TPU_KIND_##kind},
+#include "ops/op_rules.def"
+};
+
 const char* tpu_op_question(tpu_op_t op) {
   return op > TPU_OP_INVALID && op < TPU_OP_COUNT ? questions[op] : NULL;
 }
@@ -44,4 +73,34 @@ const tpu_number_rule_t* tpu_op_number_rule(tpu_op_t op, int index) {
     if (numbers[i].op == op && index-- == 0) return &numbers[i].rule;
   }
   return NULL;
+}
+
+const tpu_range_rule_t* tpu_op_range_rule(tpu_op_t op, int index) {
+  for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); ++i) {
+    if (ranges[i].op == op && index-- == 0) return &ranges[i].rule;
+  }
+  return NULL;
+}
+
+tpu_overlap_t tpu_op_overlap(tpu_op_t op) {
+  for (size_t i = 0; i < sizeof(overlaps) / sizeof(overlaps[0]); ++i) {
+    if (overlaps[i].op == op) return overlaps[i].overlap;
+  }
+  const tpu_op_info_t* info = tpu_op_info(op);
+  if ((info->flags & TPU_OP_CHECK_INDEX) != 0) return TPU_OVERLAP_ANY;
+  return info->family == TPU_FAMILY_POINTWISE ? TPU_OVERLAP_PARTIAL : TPU_OVERLAP_NONE;
+}
+
+bool tpu_op_probes_floating(tpu_op_t op) {
+  for (size_t i = 0; i < sizeof(probes) / sizeof(probes[0]); ++i) {
+    if (probes[i] == op) return true;
+  }
+  return false;
+}
+
+bool tpu_op_is_beyond_cpu(tpu_op_t op, tpu_dtype_t dtype) {
+  for (size_t i = 0; i < sizeof(beyond_cpu) / sizeof(beyond_cpu[0]); ++i) {
+    if (beyond_cpu[i].op == op && beyond_cpu[i].kind == tpu_dtype_kind(dtype)) return true;
+  }
+  return false;
 }

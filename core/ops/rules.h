@@ -3,6 +3,7 @@
 #define TPU_OPS_RULES_H_
 
 #include "ops/ops.h"
+#include "types/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +34,33 @@ typedef struct tpu_number_rule_t {
 
 /* Rule `index` (from 0) of this operation, or NULL. Lives forever. */
 const tpu_number_rule_t* tpu_op_number_rule(tpu_op_t op, int index);
+
+/* `argument + offset` must be a value of the first tensor's dtype. */
+typedef struct tpu_range_rule_t {
+  const char* argument;  // its name in the ATen schema
+  int64_t offset;
+  const char* what;  // its name in the error
+} tpu_range_rule_t;
+
+/* Rule `index` (from 0) of this operation, or NULL. Lives forever. */
+const tpu_range_rule_t* tpu_op_range_rule(tpu_op_t op, int index);
+
+/* What the tensor that a call writes in place or to out= must not do. */
+typedef enum tpu_overlap_t {
+  TPU_OVERLAP_NONE,     // no rule
+  TPU_OVERLAP_PARTIAL,  // share some elements with another one, unless it is the same view
+  TPU_OVERLAP_ANY,      // share any element
+} tpu_overlap_t;
+
+/* PARTIAL for pointwise operations, ANY for those with indices, NONE for others, where no rule of
+ * op_rules.def says otherwise. */
+tpu_overlap_t tpu_op_overlap(tpu_op_t op);
+
+/* PyTorch's meta kernel accepts what the CPU's kernel refuses, also where all is floating. */
+bool tpu_op_probes_floating(tpu_op_t op);
+
+/* The device takes tensors of this dtype although the CPU has no kernel for them. */
+bool tpu_op_is_beyond_cpu(tpu_op_t op, tpu_dtype_t dtype);
 
 #ifdef __cplusplus
 }  // extern "C"
