@@ -3,13 +3,7 @@
 Strict: an entry that passes fails the run, so that this list only ever shrinks. The op_db name
 carries its variant after a dot when it has one, as test_ops prints it."""
 
-_NO_COMPLEX = "no complex arithmetic in its lowering, or in its gradient's"
 UNSUPPORTED = {
-  ("logaddexp", "complex64"): _NO_COMPLEX,
-  ("tanh", "complex64"): _NO_COMPLEX,
-  ("sigmoid", "complex64"): _NO_COMPLEX,
-  ("logsumexp", "complex64"): _NO_COMPLEX,
-  ("logcumsumexp", "complex64"): _NO_COMPLEX,
   ("complex", "float16"): "its result is ComplexHalf, which the device has no dtype for",
   ("nn.functional.interpolate.bicubic", "uint8"): "the CPU's weights have a fixed point for uint8: "
   "up to 2 of 255 away",

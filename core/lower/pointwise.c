@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lower/complex.h"
 #include "lower/op_lowering.h"
 
 /* --- shared helpers --- */
@@ -262,6 +263,10 @@ static tpui_hlo_t power_int(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t 
   return tpui_select(b, tpui_compare(b, "LT", y, zero), fraction, whole);
 }
 
+static tpui_hlo_t power_of(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
+  return tpui_is_complex(x) ? tpui_complex_power(b, x, y) : tpui_binary(b, "power", x, y);
+}
+
 /* Exponents for which a cheaper form is also the more exact one; returns false for others. */
 static bool power_shortcut(tpui_builder_t* b, tpui_hlo_t x, double y, tpui_hlo_t* out) {
   tpui_hlo_t one = tpui_like(b, x, 1.0);
@@ -306,12 +311,14 @@ void tpui_lower_pow(const tpui_lowering_t* op) {
     result = tpui_binary(b, "or", x, tpui_unary(b, "not", y));
   } else if (tpu_dtype_is_integral(x.dtype)) {
     result = power_int(op, x, y);
+  } else if (is_number(op, 1) && tpui_is_complex(x)) {
+    result = tpui_complex_power_by_number(b, x, y);
   } else if (tpui_operand_constant(op, 1, &exponent)) {
-    if (!power_shortcut(b, x, exponent, &result)) result = tpui_binary(b, "power", x, y);
+    if (!power_shortcut(b, x, exponent, &result)) result = power_of(b, x, y);
   } else if (is_number(op, 1) && tpu_dtype_is_float(x.dtype)) {
     result = power_by_number(b, x, y);
   } else {
-    result = tpui_binary(b, "power", x, y);
+    result = power_of(b, x, y);
   }
   tpui_set_pointwise(op, 0, result);
 }
@@ -406,6 +413,10 @@ void tpui_lower_logaddexp(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   bool base2 = op->argument[0] == '2';
   tpui_hlo_t x = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
+  if (tpui_is_complex(x) && !base2) {
+    tpui_set_pointwise(op, 0, tpui_complex_log_add(b, x, y));
+    return;
+  }
   if (tpui_refuse_complex(op, x)) return;
   tpui_hlo_t gap = tpui_unary(b, "abs", tpui_binary(b, "subtract", x, y));
   if (base2) gap = tpui_binary_constant(b, "multiply", gap, log(2.0));

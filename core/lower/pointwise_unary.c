@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lower/complex.h"
 #include "lower/op_lowering.h"
 #include "lower/pointwise.h"
 
@@ -12,6 +13,10 @@
 void tpui_lower_unary(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_math_operand(op, 0);
+  if (tpui_is_complex(x)) {
+    tpui_set_pointwise(op, 0, tpui_complex_unary(b, op->argument, x));
+    return;
+  }
   bool is_chlo = strncmp(op->argument, "chlo.", 5) == 0;
   tpui_set_pointwise(op, 0,
                      is_chlo ? tpui_chlo(b, op->argument + 5, x) : tpui_unary(b, op->argument, x));
@@ -28,7 +33,11 @@ void tpui_lower_rounding(const tpui_lowering_t* op) {
 
 void tpui_lower_abs(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand(op, 0);
-  if (tpu_dtype_kind(x.dtype) >= TPU_KIND_SIGNED) x = tpui_unary(op->b, "abs", x);
+  if (tpui_is_complex(x)) {
+    x = tpui_complex_abs(op->b, x);
+  } else if (tpu_dtype_kind(x.dtype) >= TPU_KIND_SIGNED) {
+    x = tpui_unary(op->b, "abs", x);
+  }
   tpui_set_pointwise(op, 0, x);
 }
 
@@ -49,13 +58,24 @@ void tpui_lower_sign(const tpui_lowering_t* op) {
 
 void tpui_lower_exp2(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0);
+  if (tpui_is_complex(x)) {
+    x = tpui_complex_scale(op->b, x, log(2.0));
+    tpui_set_pointwise(op, 0, tpui_complex_unary(op->b, "exponential", x));
+    return;
+  }
   tpui_set_pointwise(op, 0, tpui_binary(op->b, "power", tpui_like(op->b, x, 2.0), x));
 }
 
 /* log2, log10; argument: the base. */
 void tpui_lower_log_base(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_unary(op->b, "log", tpui_math_operand(op, 0));
+  tpui_hlo_t x = tpui_math_operand(op, 0);
   double base = op->argument[0] == '2' ? 2.0 : 10.0;
+  if (tpui_is_complex(x)) {
+    x = tpui_complex_unary(op->b, "log", x);
+    tpui_set_pointwise(op, 0, tpui_complex_scale(op->b, x, 1.0 / log(base)));
+    return;
+  }
+  x = tpui_unary(op->b, "log", x);
   tpui_hlo_t scale = tpui_convert(op->b, tpui_like(op->b, x, log(base)), x.dtype);
   tpui_set_pointwise(op, 0, tpui_binary(op->b, "divide", x, scale));
 }
@@ -131,7 +151,8 @@ void tpui_lower_isinf(const tpui_lowering_t* op) {
     result = tpui_full(b, TPU_BOOL, 0.0, x.rank, x.sizes);
   } else {
     x = tpui_convert(b, x, tpui_math_dtype(x.dtype));
-    if (op->argument[0] == '\0') x = tpui_unary(b, "abs", x);
+    if (op->argument[0] == '\0')
+      x = tpui_is_complex(x) ? tpui_complex_abs(b, x) : tpui_unary(b, "abs", x);
     result = tpui_compare_constant(b, "EQ", x, op->argument[0] == '-' ? -INFINITY : INFINITY);
   }
   tpui_set_pointwise(op, 0, result);
@@ -162,18 +183,26 @@ static tpui_hlo_t operand_or(const tpui_lowering_t* op, int k, tpui_hlo_t x, dou
   return tpui_operand_as(op, k, x.dtype);
 }
 
-/* nan_to_num(self, nan?, posinf?, neginf?) */
+static tpui_hlo_t nan_replaced(const tpui_lowering_t* op, tpui_hlo_t x) {
+  tpui_builder_t* b = op->b;
+  double top = largest_finite(x.dtype);
+  tpui_hlo_t up = tpui_compare(b, "EQ", x, tpui_like(b, x, INFINITY));
+  tpui_hlo_t down = tpui_compare(b, "EQ", x, tpui_like(b, x, -INFINITY));
+  tpui_hlo_t nan = tpui_is_nan(b, x);
+  x = tpui_select(b, nan, operand_or(op, 1, x, 0.0), x);
+  x = tpui_select(b, up, operand_or(op, 2, x, top), x);
+  return tpui_select(b, down, operand_or(op, 3, x, -top), x);
+}
+
+/* nan_to_num(self, nan?, posinf?, neginf?): part by part. */
 void tpui_lower_nan_to_num(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand(op, 0);
-  if (tpu_dtype_is_float(x.dtype)) {
-    double top = largest_finite(x.dtype);
-    tpui_hlo_t up = tpui_compare(b, "EQ", x, tpui_like(b, x, INFINITY));
-    tpui_hlo_t down = tpui_compare(b, "EQ", x, tpui_like(b, x, -INFINITY));
-    tpui_hlo_t nan = tpui_is_nan(b, x);
-    x = tpui_select(b, nan, operand_or(op, 1, x, 0.0), x);
-    x = tpui_select(b, up, operand_or(op, 2, x, top), x);
-    x = tpui_select(b, down, operand_or(op, 3, x, -top), x);
+  if (tpui_is_complex(x)) {
+    x = tpui_binary(b, "complex", nan_replaced(op, tpui_unary(b, "real", x)),
+                    nan_replaced(op, tpui_unary(b, "imag", x)));
+  } else if (tpu_dtype_is_float(x.dtype)) {
+    x = nan_replaced(op, x);
   }
   tpui_set_pointwise(op, 0, x);
 }

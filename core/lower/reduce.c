@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lower/complex.h"
 #include "lower/dims.h"
 #include "lower/gather.h"
 #include "lower/op_lowering.h"
@@ -247,15 +248,20 @@ void tpui_lower_var(const tpui_lowering_t* op) {
 void tpui_lower_logsumexp(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_operand_as(op, 0, accumulator_dtype(op));
-  if (tpui_refuse_complex(op, x)) return;
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_hlo_t top = tpui_reduce_keep(b, "maximum", x, dims.count, dims.dims);
+  // Complex numbers are shifted by their largest real part.
+  const bool complex = tpui_is_complex(x);
+  tpui_hlo_t top =
+      tpui_reduce_keep(b, "maximum", complex ? tpui_unary(b, "real", x) : x, dims.count, dims.dims);
   tpui_hlo_t infinite = tpui_compare_constant(b, "EQ", tpui_unary(b, "abs", top), INFINITY);
   top = tpui_select(b, infinite, tpui_like(b, top, 0.0), top);
-  tpui_hlo_t sum =
-      tpui_reduce_keep(b, "add", tpui_unary(b, "exponential", tpui_binary(b, "subtract", x, top)),
-                       dims.count, dims.dims);
-  tpui_set_result_reshaped(op, 0, tpui_binary(b, "add", tpui_unary(b, "log", sum), top));
+  top = tpui_convert(b, top, x.dtype);
+  tpui_hlo_t shifted = tpui_binary(b, "subtract", x, top);
+  shifted = complex ? tpui_complex_unary(b, "exponential", shifted)
+                    : tpui_unary(b, "exponential", shifted);
+  tpui_hlo_t sum = tpui_reduce_keep(b, "add", shifted, dims.count, dims.dims);
+  sum = complex ? tpui_complex_unary(b, "log", sum) : tpui_unary(b, "log", sum);
+  tpui_set_result_reshaped(op, 0, tpui_binary(b, "add", sum, top));
 }
 
 /* isin(elements, test_elements); attributes: assume_unique, invert. */

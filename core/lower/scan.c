@@ -1,6 +1,7 @@
 /* Running sums and products along one dimension. */
 #include <string.h>
 
+#include "lower/complex.h"
 #include "lower/dims.h"
 #include "lower/host_call.h"
 #include "lower/op_lowering.h"
@@ -76,14 +77,28 @@ static const char* log_add_region(tpui_builder_t* b, tpu_dtype_t dtype) {
       head, t, t, t, t, t, t, t);
 }
 
+/* Each element with the one `step` before it, for steps 1, 2, 4, ... */
+static tpui_hlo_t complex_scan(tpui_builder_t* b, tpui_hlo_t x, int dim) {
+  const int64_t count = x.sizes[dim];
+  for (int64_t step = 1; step < count && tpui_ok(b); step *= 2) {
+    tpui_hlo_t late = tpui_slice_dim(b, x, dim, step, count);
+    tpui_hlo_t sum = tpui_complex_log_add(b, late, tpui_slice_dim(b, x, dim, 0, count - step));
+    const tpui_hlo_t parts[2] = {tpui_slice_dim(b, x, dim, 0, step), sum};
+    x = tpui_concatenate(b, 2, parts, dim);
+  }
+  return x;
+}
+
 /* _logcumsumexp(self, dim) */
 void tpui_lower_logcumsumexp(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   const tpu_meta_t* meta = tpui_result_meta(op, 0);
   tpui_hlo_t x = tpui_operand_as(op, 0, tpui_math_dtype(meta->dtype));
   int dim = tpui_dim_attr(op, 0, x.rank);
-  if (tpui_refuse_complex(op, x) || !tpui_ok(b)) return;
-  if (dim >= 0 && meta->numel > 0) {
+  if (!tpui_ok(b)) return;
+  if (dim >= 0 && meta->numel > 0 && tpui_is_complex(x)) {
+    x = complex_scan(b, x, dim);
+  } else if (dim >= 0 && meta->numel > 0) {
     x = running_scan(b, log_add_region(b, x.dtype), x, dim, tpui_lowest(b, x.dtype));
   }
   tpui_set_result(op, 0, x);
