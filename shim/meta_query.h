@@ -28,7 +28,8 @@ void throw_as_on_cpu(const c10::OperatorHandle& op, const c10::IValue* args, siz
 // Meta kernels accept dtypes that no kernel has: complex remainder, subtraction of bool; and empty
 // tensors where there must be an element. Where a tensor or a number is not of a floating dtype, or
 // a tensor is empty, the call is made on the CPU too, and its error thrown. (A kernel that the CPU
-// lacks for a floating dtype is no error.) Stand-ins hold values that no operation refuses: ones in elementwise operations, which
+// lacks for a floating dtype is no error.) Stand-ins hold values that no operation refuses: ones in
+// elementwise operations, which
 // may divide, and zeros in others, which may take them as indices. Tensors above 1 MiB are stood in
 // for by fewer elements in elementwise operations; others are not asked about then.
 // With `always` floating dtypes are asked about, too.

@@ -122,7 +122,7 @@ void Overload::refuse(const c10::IValue* args, bool always) const {
   const bool beyond = kinds_[0] == ArgumentKind::kTensor && args[0].toTensor().defined() &&
                       tpu_op_is_beyond_cpu(row_, dtype_from(args[0].toTensor().scalar_type()));
   if (beyond) return;
-  // Lists of indices are checked by the lowering, whose error names the line that recorded the call.
+  // Lists of indices are checked by the lowering; its error names the line that recorded the call.
   const bool lists = kinds_.size() > 1 && kinds_[1] == ArgumentKind::kTensorList;
   if (has(TPU_OP_CHECK_INDEX) && lists && args[0].toTensor().is_floating_point()) return;
   // Rows with indices are no elementwise ones, whatever their family.

@@ -145,7 +145,7 @@ void tpui_lower_log_sigmoid_backward(const tpui_lowering_t* op) {
   tpui_set_pointwise(op, 0, tpui_mul(b, g, tpui_sigmoid(b, tpui_unary(b, "negate", x))));
 }
 
-static tpui_hlo_t conjugate(tpui_builder_t* b, tpui_hlo_t x) {
+static tpui_hlo_t conjugate_of(tpui_builder_t* b, tpui_hlo_t x) {
   if (!tpui_is_complex(x)) return x;
   tpui_hlo_t imag = tpui_unary(b, "negate", tpui_unary(b, "imag", x));
   return tpui_binary(b, "complex", tpui_unary(b, "real", x), imag);
@@ -154,13 +154,13 @@ static tpui_hlo_t conjugate(tpui_builder_t* b, tpui_hlo_t x) {
 void tpui_lower_tanh_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t g = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
-  tpui_set_pointwise(op, 0, tpui_mul(b, g, conjugate(b, one_minus(b, tpui_mul(b, y, y)))));
+  tpui_set_pointwise(op, 0, tpui_mul(b, g, conjugate_of(b, one_minus(b, tpui_mul(b, y, y)))));
 }
 
 void tpui_lower_sigmoid_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t g = tpui_math_operand(op, 0), y = tpui_math_operand(op, 1);
-  tpui_set_pointwise(op, 0, tpui_mul(b, g, conjugate(b, tpui_mul(b, one_minus(b, y), y))));
+  tpui_set_pointwise(op, 0, tpui_mul(b, g, conjugate_of(b, tpui_mul(b, one_minus(b, y), y))));
 }
 
 /* logit_backward(grad, self, eps?) */

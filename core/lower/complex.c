@@ -20,10 +20,12 @@ static tpui_hlo_t join_parts(tpui_builder_t* b, parts_t z) {
   return tpui_binary(b, "complex", z.re, z.im);
 }
 
-static tpui_hlo_t negated(tpui_builder_t* b, tpui_hlo_t x) { return tpui_unary(b, "negate", x); }
+static tpui_hlo_t negative_of(tpui_builder_t* b, tpui_hlo_t x) {
+  return tpui_unary(b, "negate", x);
+}
 
 static tpui_hlo_t negated_if(tpui_builder_t* b, tpui_hlo_t condition, tpui_hlo_t x) {
-  return tpui_select(b, condition, negated(b, x), x);
+  return tpui_select(b, condition, negative_of(b, x), x);
 }
 
 static tpui_hlo_t either_of(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y) {
@@ -54,7 +56,7 @@ static tpui_hlo_t infinite_part(tpui_builder_t* b, parts_t z) {
   return either_of(b, is_infinite(b, z.re), is_infinite(b, z.im));
 }
 
-static parts_t plain(tpui_builder_t* b, const char* name, parts_t z) {
+static parts_t plain_parts(tpui_builder_t* b, const char* name, parts_t z) {
   tpui_hlo_t joined = join_parts(b, z);
   bool is_chlo = strncmp(name, "chlo.", 5) == 0;
   return split_parts(b, is_chlo ? tpui_chlo(b, name + 5, joined) : tpui_unary(b, name, joined));
@@ -62,16 +64,16 @@ static parts_t plain(tpui_builder_t* b, const char* name, parts_t z) {
 
 /* z times i, and times -i. */
 static parts_t turned_left(tpui_builder_t* b, parts_t z) {
-  return (parts_t){negated(b, z.im), z.re};
+  return (parts_t){negative_of(b, z.im), z.re};
 }
 static parts_t turned_right(tpui_builder_t* b, parts_t z) {
-  return (parts_t){z.im, negated(b, z.re)};
+  return (parts_t){z.im, negative_of(b, z.re)};
 }
 
 /* --- by quadrant: both parts of z are positive or NaN --- */
 
 static parts_t asinh_quadrant(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "chlo.asinh", z);
+  parts_t r = plain_parts(b, "chlo.asinh", z);
   tpui_hlo_t infinite = infinite_part(b, z);
   r.re = set_where(b, infinite, INFINITY, r.re);
   r.im = set_where(b, is_zero(b, z.im), 0.0, r.im);
@@ -80,7 +82,7 @@ static parts_t asinh_quadrant(tpui_builder_t* b, parts_t z) {
 }
 
 static parts_t atanh_quadrant(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "chlo.atanh", z);
+  parts_t r = plain_parts(b, "chlo.atanh", z);
   tpui_hlo_t infinite = infinite_part(b, z);
   r.re = set_where(b, either_of(b, infinite, is_zero(b, z.re)), 0.0, r.re);
   tpui_hlo_t inside = both_of(b, is_zero(b, z.im), tpui_compare_constant(b, "LE", z.re, 1.0));
@@ -109,7 +111,7 @@ static parts_t hyperbolic_quadrant(tpui_builder_t* b, parts_t z, bool is_cosh) {
 }
 
 static parts_t tanh_quadrant(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "tanh", z);
+  parts_t r = plain_parts(b, "tanh", z);
   tpui_hlo_t infinite = is_infinite(b, z.re);
   tpui_hlo_t twice = tpui_unary(b, "sine", tpui_binary_constant(b, "multiply", z.im, 2.0));
   tpui_hlo_t side = negated_if(b, tpui_compare_constant(b, "LT", twice, 0.0),
@@ -124,7 +126,7 @@ static parts_t tanh_quadrant(tpui_builder_t* b, parts_t z) {
 /* --- by half: the imaginary part is positive or NaN --- */
 
 static parts_t acosh_half(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "chlo.acosh", z);
+  parts_t r = plain_parts(b, "chlo.acosh", z);
   tpui_hlo_t infinite = infinite_part(b, z);
   r.re = set_where(b, infinite, INFINITY, r.re);
   r.im = set_where(b, is_zero(b, z.re), M_PI / 2, r.im);
@@ -133,7 +135,7 @@ static parts_t acosh_half(tpui_builder_t* b, parts_t z) {
 }
 
 static parts_t sqrt_half(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "sqrt", z);
+  parts_t r = plain_parts(b, "sqrt", z);
   tpui_hlo_t right = tpui_compare_constant(b, "EQ", z.re, INFINITY);
   tpui_hlo_t left = tpui_compare_constant(b, "EQ", z.re, -INFINITY);
   tpui_hlo_t rest = set_where(b, is_finite(b, z.im), 0.0, z.im);  // NaN stays NaN
@@ -151,8 +153,8 @@ static parts_t sqrt_half(tpui_builder_t* b, parts_t z) {
 typedef enum symmetry_t { ODD, EVEN, CONJUGATE } symmetry_t;
 
 /* f on the quadrant or half that its symmetry leaves, mirrored to where z is. */
-static parts_t mirrored(tpui_builder_t* b, parts_t z, symmetry_t symmetry,
-                        parts_t (*f)(tpui_builder_t* b, parts_t z)) {
+static parts_t mirror_parts(tpui_builder_t* b, parts_t z, symmetry_t symmetry,
+                            parts_t (*f)(tpui_builder_t* b, parts_t z)) {
   tpui_hlo_t left = tpui_signbit(b, z.re), low = tpui_signbit(b, z.im);
   parts_t folded = {symmetry == CONJUGATE ? z.re : tpui_unary(b, "abs", z.re),
                     tpui_unary(b, "abs", z.im)};
@@ -171,19 +173,25 @@ static parts_t cosh_quadrant(tpui_builder_t* b, parts_t z) {
 }
 
 static parts_t asinh_of(tpui_builder_t* b, parts_t z) {
-  return mirrored(b, z, ODD, asinh_quadrant);
+  return mirror_parts(b, z, ODD, asinh_quadrant);
 }
 static parts_t atanh_of(tpui_builder_t* b, parts_t z) {
-  return mirrored(b, z, ODD, atanh_quadrant);
+  return mirror_parts(b, z, ODD, atanh_quadrant);
 }
-static parts_t sinh_of(tpui_builder_t* b, parts_t z) { return mirrored(b, z, ODD, sinh_quadrant); }
-static parts_t cosh_of(tpui_builder_t* b, parts_t z) { return mirrored(b, z, EVEN, cosh_quadrant); }
-static parts_t tanh_of(tpui_builder_t* b, parts_t z) { return mirrored(b, z, ODD, tanh_quadrant); }
+static parts_t sinh_of(tpui_builder_t* b, parts_t z) {
+  return mirror_parts(b, z, ODD, sinh_quadrant);
+}
+static parts_t cosh_of(tpui_builder_t* b, parts_t z) {
+  return mirror_parts(b, z, EVEN, cosh_quadrant);
+}
+static parts_t tanh_of(tpui_builder_t* b, parts_t z) {
+  return mirror_parts(b, z, ODD, tanh_quadrant);
+}
 static parts_t acosh_of(tpui_builder_t* b, parts_t z) {
-  return mirrored(b, z, CONJUGATE, acosh_half);
+  return mirror_parts(b, z, CONJUGATE, acosh_half);
 }
 static parts_t sqrt_of(tpui_builder_t* b, parts_t z) {
-  return mirrored(b, z, CONJUGATE, sqrt_half);
+  return mirror_parts(b, z, CONJUGATE, sqrt_half);
 }
 
 static parts_t rsqrt_of(tpui_builder_t* b, parts_t z) {
@@ -212,12 +220,12 @@ static parts_t acos_of(tpui_builder_t* b, parts_t z) {
 }
 
 static parts_t exp_of(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "exponential", z);
+  parts_t r = plain_parts(b, "exponential", z);
   tpui_hlo_t real_axis = is_zero(b, z.im), undirected = tpui_unary(b, "not", is_finite(b, z.im));
   tpui_hlo_t nothing = both_of(b, undirected, tpui_compare_constant(b, "EQ", z.re, -INFINITY));
   tpui_hlo_t all = both_of(b, undirected, tpui_compare_constant(b, "EQ", z.re, INFINITY));
   tpui_hlo_t zero = tpui_like(b, z.im, 0.0);
-  zero = tpui_select(b, tpui_signbit(b, z.im), negated(b, zero), zero);
+  zero = tpui_select(b, tpui_signbit(b, z.im), negative_of(b, zero), zero);
   r.im = tpui_select(b, real_axis, z.im, tpui_select(b, nothing, zero, r.im));
   r.im = set_where(b, all, NAN, r.im);
   r.re = set_where(b, all, INFINITY, set_where(b, nothing, 0.0, r.re));
@@ -225,24 +233,24 @@ static parts_t exp_of(tpui_builder_t* b, parts_t z) {
 }
 
 static parts_t log_of(tpui_builder_t* b, parts_t z) {
-  parts_t r = plain(b, "log", z);
+  parts_t r = plain_parts(b, "log", z);
   r.re = set_where(b, infinite_part(b, z), INFINITY, r.re);
   r.im = tpui_binary(b, "atan2", z.im, z.re);
   return r;
 }
 
-static tpui_hlo_t squared(tpui_builder_t* b, tpui_hlo_t x) { return tpui_mul(b, x, x); }
+static tpui_hlo_t square_of(tpui_builder_t* b, tpui_hlo_t x) { return tpui_mul(b, x, x); }
 
 /* Near zero the magnitude of 1 + z is 1 and little more: its logarithm is taken of the excess. */
 static parts_t log1p_of(tpui_builder_t* b, parts_t z) {
   parts_t moved = {tpui_binary_constant(b, "add", z.re, 1.0), z.im};
   parts_t far = log_of(b, moved);
   tpui_hlo_t excess =
-      tpui_add(b, tpui_mul(b, z.re, tpui_binary_constant(b, "add", z.re, 2.0)), squared(b, z.im));
+      tpui_add(b, tpui_mul(b, z.re, tpui_binary_constant(b, "add", z.re, 2.0)), square_of(b, z.im));
   tpui_hlo_t near = tpui_binary_constant(b, "multiply", tpui_unary(b, "log_plus_one", excess), 0.5);
   near = tpui_select(b, is_zero(b, excess), z.re, near);
   tpui_hlo_t is_near =
-      tpui_compare_constant(b, "LT", tpui_add(b, squared(b, z.re), squared(b, z.im)), 0.25);
+      tpui_compare_constant(b, "LT", tpui_add(b, square_of(b, z.re), square_of(b, z.im)), 0.25);
   far.re = tpui_select(b, is_near, near, far.re);
   return far;
 }
@@ -251,13 +259,13 @@ static parts_t expm1_of(tpui_builder_t* b, parts_t z) {
   tpui_hlo_t half = tpui_unary(b, "sine", tpui_binary_constant(b, "multiply", z.im, 0.5));
   tpui_hlo_t grown = tpui_unary(b, "exponential_minus_one", z.re);
   tpui_hlo_t real = tpui_mul(b, grown, tpui_unary(b, "cosine", z.im));
-  tpui_hlo_t less = tpui_binary_constant(b, "multiply", squared(b, half), 2.0);
+  tpui_hlo_t less = tpui_binary_constant(b, "multiply", square_of(b, half), 2.0);
   return (parts_t){tpui_sub(b, real, less),
                    tpui_mul(b, tpui_unary(b, "exponential", z.re), tpui_unary(b, "sine", z.im))};
 }
 
 static parts_t logistic_of(tpui_builder_t* b, parts_t z) {
-  parts_t e = exp_of(b, (parts_t){negated(b, z.re), negated(b, z.im)});
+  parts_t e = exp_of(b, (parts_t){negative_of(b, z.re), negative_of(b, z.im)});
   e.re = tpui_binary_constant(b, "add", e.re, 1.0);
   tpui_hlo_t below = join_parts(b, e);
   return split_parts(b, tpui_div(b, tpui_like(b, below, 1.0), below));

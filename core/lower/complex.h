@@ -17,7 +17,7 @@ tpui_hlo_t tpui_complex_abs(tpui_builder_t* b, tpui_hlo_t z);
 tpui_hlo_t tpui_complex_scale(tpui_builder_t* b, tpui_hlo_t z, double factor);
 /* exp(y log x) where XLA's power is not finite. */
 tpui_hlo_t tpui_complex_power(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y);
-/* The same for one real number y that is known only when the program runs; the exponents that PyTorch
+/* The same for one real number y that is known only when the program runs; exponents that PyTorch
  * has better forms for are those forms. */
 tpui_hlo_t tpui_complex_power_by_number(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y);
 /* log(exp(x) + exp(y)), the one of larger real part in front. */

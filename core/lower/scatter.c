@@ -9,8 +9,8 @@ static tpui_hlo_t at_least_1d(const tpui_lowering_t* op, int k) {
   return tpui_at_least_1d(op->b, tpui_operand(op, k));
 }
 
-/* The source of a scatter: a scalar (a complex one is a tensor of rank 0), or a tensor made at least
- * 1-d; converted to x's dtype. */
+/* The source of a scatter: a scalar (a complex one is a tensor of rank 0), or a tensor made at
+ * least 1-d; converted to x's dtype. */
 static tpui_hlo_t read_source(const tpui_lowering_t* op, int k, tpu_dtype_t dtype) {
   tpui_hlo_t source = tpui_operand_as(op, k, dtype);
   return source.rank == 0 ? source : tpui_at_least_1d(op->b, source);
