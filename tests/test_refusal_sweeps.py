@@ -1,5 +1,5 @@
-"""What the CPU refuses is refused here, and what CUDA or the CPU takes is taken: sweeps over PyTorch's
-own samples and error inputs, by exception class. Cases by hand stand in test_refusals.py."""
+"""What the CPU refuses is refused here, and what CUDA or the CPU takes is taken: sweeps over
+PyTorch's own samples and error inputs, by exception class. Cases by hand: test_refusals.py."""
 
 import pytest
 import torch
@@ -140,8 +140,9 @@ def test_empty_inputs_are_refused_as_on_the_cpu():
         continue
       args, kwargs = Mirror()((sample.args, sample.kwargs))
       for empty in without_elements(sample.input.detach()):
-        _, expected = outcome(lambda x=empty.clone(), s=sample, op=op: op(x, *s.args, **s.kwargs))
-        result, error = outcome(lambda x=empty.to(DEVICE), op=op: op(x, *args, **kwargs))  # noqa: B023
+        mirrored = empty.to(DEVICE)
+        _, expected = outcome(lambda: op(empty, *sample.args, **sample.kwargs))  # noqa: B023
+        result, error = outcome(lambda: op(mirrored, *args, **kwargs))  # noqa: B023
         compared += 1
         kept.append(result)
         found.append(difference(op, f"of {tuple(empty.shape)}", expected, error))
@@ -202,7 +203,7 @@ SAFE_HERE = ("addbmm", "addmm", "addmv", "baddbmm", "nn.functional.linear", "isi
 
 
 def overlapping(result, tensor, shift):
-  """(Memory with the result's shape, a copy of the tensor that begins `shift` elements after it.)"""
+  """(Memory with the result's shape, a copy of the tensor that begins `shift` elements later.)"""
   count = max(result.numel() * result.element_size() // tensor.element_size() + 1, tensor.numel())
   memory = torch.zeros((count + shift + 1) * tensor.element_size() // 8 + 9, dtype=torch.float64)
   written = memory.view(result.dtype)[: result.numel()].view(result.shape)
