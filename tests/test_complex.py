@@ -18,7 +18,7 @@ EXACT = (
   "sqrt log log2 log10 exp exp2 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
   "abs angle isinf isnan isfinite nan_to_num square"
 ).split()
-# Where the CPU's arithmetic makes NaN of an infinity (it divides by hand, multiplies by 1 + 0j), the
+# Where the CPU makes NaN of an infinity (it divides by hand, multiplies by 1 + 0j), the
 # device may know better; and zeros have either sign.
 LOOSE = {name: getattr(torch, name) for name in "rsqrt reciprocal sigmoid log1p expm1 neg".split()}
 LOOSE.update(
