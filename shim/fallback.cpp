@@ -57,6 +57,9 @@ void note_host_run(const std::string& name) {
   }
   const char* text = tpu_env_text(TPU_ENV_FALLBACK);
   const std::string_view mode = text != nullptr ? text : "allow";
+  TORCH_CHECK_VALUE(mode == "allow" || mode == "warn" || mode == "error", "TORCH_TPU_FALLBACK: '",
+                    mode, "' is no way to treat operations without a tpu kernel ('", name,
+                    "' is one): use allow, warn or error");
   TORCH_CHECK_NOT_IMPLEMENTED(
       mode != "error", "'", name,
       "' has no tpu kernel and TORCH_TPU_FALLBACK=error forbids running it on "

@@ -331,6 +331,10 @@ with warnings.catch_warnings(record=True) as caught:
   assert run["allow"] == ["ran", "True", "0", "True"]
   assert run["warn"] == ["ran", "True", "1", "True"]
   assert run["error"] == ["refused", "True", "True"]
+  refused = child(code, env={"TORCH_TPU_FALLBACK": "forbid"}, check=False)
+  assert refused.returncode != 0
+  assert "ValueError: TORCH_TPU_FALLBACK: 'forbid'" in refused.stderr
+  assert "use allow, warn or error" in refused.stderr
 
 
 def test_inference_mode_and_no_grad(device):
