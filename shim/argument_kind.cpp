@@ -1,5 +1,7 @@
 #include "argument_kind.h"
 
+#include "ops/rules.h"
+
 namespace tpu_shim {
 
 namespace {
@@ -19,9 +21,7 @@ ArgumentKind list_kind(const c10::ListType& list) {
   }
 }
 
-}  // namespace
-
-ArgumentKind argument_kind(const c10::Argument& arg) {
+ArgumentKind kind_of_type(const c10::Argument& arg) {
   if (arg.is_out()) return ArgumentKind::kOut;
   if (arg.name() == "layout" || arg.name() == "device" || arg.name() == "pin_memory")
     return ArgumentKind::kSkip;
@@ -42,6 +42,14 @@ ArgumentKind argument_kind(const c10::Argument& arg) {
     case c10::TypeKind::ListType: return list_kind(type->expectRef<c10::ListType>());
     default: return ArgumentKind::kUnsupported;
   }
+}
+
+}  // namespace
+
+ArgumentKind argument_kind(tpu_op_t row, const c10::Argument& arg) {
+  const ArgumentKind kind = kind_of_type(arg);
+  if (!tpu_op_is_data(row, arg.name().c_str())) return kind;
+  return kind == ArgumentKind::kInts ? ArgumentKind::kDataList : ArgumentKind::kData;
 }
 
 bool is_written(const c10::Argument& arg) {

@@ -4,6 +4,8 @@
 
 #include <ATen/core/function_schema.h>
 
+#include "ops/ops.h"
+
 namespace tpu_shim {
 
 enum class ArgumentKind : uint8_t {
@@ -23,7 +25,8 @@ enum class ArgumentKind : uint8_t {
   kUnsupported,  // no place in the table's rule
 };
 
-ArgumentKind argument_kind(const c10::Argument& arg);
+// Of an argument of an overload that the row serves.
+ArgumentKind argument_kind(tpu_op_t row, const c10::Argument& arg);
 
 // True for self of in-place forms and for out= arguments.
 bool is_written(const c10::Argument& arg);

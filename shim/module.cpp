@@ -118,6 +118,9 @@ PyObject* py_memory_reset_peak(PyObject*) {
   if (engine_started()) tpu_device_memory_reset_peak(device());
   Py_RETURN_NONE;
 }
+void py_stop_builds() {
+  if (engine_started()) tpu_engine_stop_builds(engine());
+}
 void py_empty_cache() { allocator()->emptyCache(); }
 PyObject* py_content_state(PyObject* args) {
   static const char* const names[] = {"recorded", "launched", "ready", "failed"};
@@ -141,6 +144,7 @@ PyObject* py_engine_stats(PyObject*) {
   TPU_STAT(flushes);
   TPU_STAT(window_hits);
   TPU_STAT(window_plans);
+  TPU_STAT(interpretations);
   TPU_STAT(launches);
   return dict.release();
 }

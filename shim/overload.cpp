@@ -3,8 +3,6 @@
 
 #include <unordered_map>
 
-#include "ops/rules.h"
-
 namespace tpu_shim {
 
 namespace {
@@ -46,9 +44,7 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
   const c10::FunctionSchema& schema = op.schema();
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
-    ArgumentKind kind = argument_kind(arg);
-    if (tpu_op_is_data(row, arg.name().c_str()))
-      kind = kind == ArgumentKind::kInts ? ArgumentKind::kDataList : ArgumentKind::kData;
+    const ArgumentKind kind = argument_kind(row, arg);
     kinds_.push_back(kind);
     if (kind <= ArgumentKind::kFloat) last_operand_ = kinds_.size() - 1;
     if (kind == ArgumentKind::kScalar) fits_ = has(TPU_OP_FIT);

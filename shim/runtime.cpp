@@ -6,6 +6,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "host_ops.h"
 #include "python_values.h"
 
 namespace tpu_shim {
@@ -87,12 +88,12 @@ tpu_engine_t* start_engine() {
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
   tpu_engine_set_stop(made, python_interrupts);
   const int early = g_early_mode.load();
-  if (early >= 0) {
-    tpu_status_t status = tpu_engine_set_mode(made, static_cast<tpu_eager_mode_t>(early));
-    if (status != nullptr) {
-      tpu_engine_destroy(made);
-      throw_status(status);
-    }
+  tpu_status_t status = tpu_engine_set_host_ops(made, host_ops());
+  if (status == nullptr && early >= 0)
+    status = tpu_engine_set_mode(made, static_cast<tpu_eager_mode_t>(early));
+  if (status != nullptr) {
+    tpu_engine_destroy(made);
+    throw_status(status);
   }
   static std::once_flag fork_handler;
   std::call_once(fork_handler, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });

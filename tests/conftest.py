@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 # All of this has to be in the environment before torch is imported: the import loads our package.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TORCH_TPU_CPU_THREADS", "1")
+# Most tests are about programs; test_tiers.py interprets what is new.
+os.environ.setdefault("TORCH_TPU_TIERS", "compiled")
 if "TORCH_TPU_CACHE_DIR" not in os.environ:
   # A fresh cache per run: what an earlier build compiled must not hide what this one compiles.
   _cache = tempfile.TemporaryDirectory(prefix="torch_tpu_test_cache_")

@@ -41,6 +41,9 @@ def flush() -> None:
 def synchronize() -> None:
   """Launches what is recorded and waits for it; raises the error of earlier work."""
 
+def stop_builds() -> None:
+  """Ends compiling in the background; what it was for is compiled when it is needed."""
+
 def get_eager_mode() -> str:
   """A name of torch.tpu.EagerMode; starts nothing. RuntimeError if the environment asks for a mode
   that does not exist."""
@@ -67,7 +70,7 @@ def memory_reset_peak() -> None:
   """Begins new peaks at the present use."""
 
 def engine_stats() -> dict[str, int]:
-  """records, predicted, flushes, window_hits, window_plans and launches."""
+  """records, predicted, flushes, window_hits, window_plans, interpretations and launches."""
 
 def compile_stats() -> dict[str, float]:
   """requests, memory_hits, memory_drops, disk_hits, compiles, disk_writes and disk_rejects (int),

@@ -26,10 +26,11 @@ def install(torch):
       _C.flush()
 
   def finish():
-    # Work in flight while the process takes the plugin's libraries down would crash; and an error
-    # that nobody asked for is better printed than lost.
+    # Work in flight, or a compiler at work, while the process takes the plugin's libraries down
+    # would crash; and an error that nobody asked for is better printed than lost.
     if _C.is_initialized() and not torch.tpu._is_in_bad_fork():
       _C.synchronize()
+      _C.stop_builds()
 
   register_optimizer_step_pre_hook(launch)
   register_optimizer_step_post_hook(launch)

@@ -226,6 +226,10 @@ void tpu_compiler_reset_stats(tpu_compiler_t* compiler) {
   tpu_mutex_unlock(&compiler->mutex);
 }
 
+void tpu_compiler_refuse(tpu_compiler_t* compiler, bool refuse) {
+  atomic_store_explicit(&compiler->refuses, refuse, memory_order_relaxed);
+}
+
 void tpu_compiler_clear_memory(tpu_compiler_t* compiler) { tpui_memory_clear(&compiler->memory); }
 
 void tpu_compiler_trim_memory(tpu_compiler_t* compiler, int64_t bytes) {

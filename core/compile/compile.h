@@ -56,6 +56,9 @@ typedef struct tpu_compile_request_t {
 TPU_MUST_USE tpu_status_t tpu_compiler_get_all(tpu_compiler_t* compiler, size_t count,
                                                tpu_compile_request_t* requests);
 
+/* While set, what would have to be compiled fails with TPU_CANCELLED. Caches still answer. */
+void tpu_compiler_refuse(tpu_compiler_t* compiler, bool refuse);
+
 void tpu_compiler_stats(tpu_compiler_t* compiler, tpu_compile_stats_t* out_stats);
 void tpu_compiler_reset_stats(tpu_compiler_t* compiler);
 /* Drops programs that nobody else holds from the memory cache, those asked for longest ago first,

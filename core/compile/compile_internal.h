@@ -124,6 +124,7 @@ struct tpu_compiler_t {
   tpui_memory_cache_t memory;
   tpui_disk_cache_t disk;
   tpui_key_t keys[TPUI_MODE_COUNT];  // everything but the program's text
+  _Atomic bool refuses;              // compiles nothing; see tpu_compiler_refuse
   _Atomic uint32_t refused;          // overrides that this plugin does not know
   _Atomic bool dump_failed;
   tpu_mutex_t mutex;  // guards `stats`

@@ -146,6 +146,9 @@ tpu_status_t tpui_make_executable(const tpui_request_t* request,
   dump_text(compiler, request->key, request->wanted->text, request->wanted->text_size);
   *out_executable = load_from_disk(request);
   if (*out_executable != NULL) return NULL;
+  if (atomic_load_explicit(&compiler->refuses, memory_order_relaxed)) {
+    return tpu_status_make(TPU_CANCELLED, "nothing is compiled any more");
+  }
   int64_t start = tpu_clock_ns();
   tpu_status_t status = compile_program(request, out_executable);
   if (status != NULL) return explain_failure(request, status);

@@ -102,6 +102,7 @@ tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count, const int64_t
     buffer->pjrt = NULL;
     buffer->run = 0;
     buffer->origin = 0;
+    buffer->content = NULL;
   }
   return NULL;
 }
@@ -127,9 +128,10 @@ static void destroy_pjrt(tpu_device_t* device, pjrt_buffer_t* pjrt) {
 }
 
 void tpui_buffer_drop_donated(tpu_buffer_t* buffer) {
-  if (buffer->pjrt == NULL) return;  // the same buffer twice in one argument list
-  destroy_pjrt(buffer->device, buffer->pjrt);
+  if (!tpu_buffer_has_content(buffer)) return;  // the same buffer twice in one argument list
+  if (buffer->pjrt != NULL) destroy_pjrt(buffer->device, buffer->pjrt);
   buffer->pjrt = NULL;
+  tpui_buffer_drop_block(buffer);
   buffer->bytes = 0;
   atomic_store_explicit(&buffer->host, NULL, memory_order_relaxed);
 }
@@ -156,6 +158,7 @@ void tpu_buffer_release(tpu_buffer_t* buffer) {
   tpu_device_t* device = buffer->device;
   if (buffer->pjrt != NULL) destroy_pjrt(device, buffer->pjrt);
   buffer->pjrt = NULL;
+  tpui_buffer_drop_block(buffer);
   tpu_mutex_lock(&device->mutex);
   device->stats.bytes_in_use -= buffer->bytes;
   device->stats.buffers_in_use -= 1;
@@ -167,7 +170,9 @@ int64_t tpu_buffer_bytes(const tpu_buffer_t* buffer) { return buffer->bytes; }
 
 uint64_t tpu_buffer_run(const tpu_buffer_t* buffer) { return buffer->run; }
 
-bool tpu_buffer_has_content(const tpu_buffer_t* buffer) { return buffer->pjrt != NULL; }
+bool tpu_buffer_has_content(const tpu_buffer_t* buffer) {
+  return buffer->content != NULL || buffer->pjrt != NULL;
+}
 
 /* --- host transfers --- */
 
@@ -263,7 +268,7 @@ static tpu_status_t poll_event(const tpu_plugin_t* plugin, pjrt_event_t* event, 
 
 static tpu_status_t check_content(const tpu_buffer_t* buffer) {
   if (buffer == NULL) return tpu_status_make(TPU_INVALID_ARGUMENT, "buffer is NULL");
-  if (buffer->pjrt == NULL) {
+  if (!tpu_buffer_has_content(buffer)) {
     return tpu_status_make(TPU_FAILED_PRECONDITION,
                            "the buffer's content was donated to a program and is gone");
   }

@@ -117,6 +117,37 @@ uint32_t tpu_buffer_origin(const tpu_buffer_t* buffer);
 void tpu_buffer_retain(tpu_buffer_t* buffer);
 void tpu_buffer_release(tpu_buffer_t* buffer);
 
+/* --- host functions: work on buffers without a program, where buffers are host memory --- */
+
+/* Memory of the caller that becomes a buffer's content: dense row-major, at a multiple of 64 bytes
+ * if programs are to use it without a copy, not NULL. */
+typedef struct tpu_host_block_t {
+  void* data;
+  void* owner;                   // what keeps the memory; not NULL
+  void (*release)(void* owner);  // called once nobody uses the memory, on any thread
+} tpu_host_block_t;
+
+/* A buffer's content, borrowed for the call. */
+typedef struct tpu_host_input_t {
+  void* data;
+  void* owner;  // of the block that it came as; NULL: it came from a program or the host
+  bool given;   // nobody reads it afterwards, and it has an owner: may be written, and its owner be
+                // one of a result too (with a reference of its own)
+} tpu_host_input_t;
+
+/* Fills one block per output; on failure none. */
+typedef tpu_status_t (*tpu_host_function_t)(void* context, const tpu_host_input_t* inputs,
+                                            tpu_host_block_t* out_blocks);
+
+/* Runs a function on this thread, like a program: inputs are borrowed and waited for, donated ones
+ * are gone after success, outputs are new references on success and all NULL on failure.
+ * `output_metas[i]` gives output i's dtype and sizes. TPU_UNIMPLEMENTED on other platforms. */
+TPU_MUST_USE tpu_status_t tpu_device_run_host(tpu_device_t* device, tpu_host_function_t function,
+                                              void* context, int input_count,
+                                              tpu_buffer_t* const* inputs, const uint8_t* donated,
+                                              int output_count, const tpu_meta_id_t* output_metas,
+                                              tpu_buffer_t** out_outputs);
+
 /* A compiled program on a device. */
 typedef struct tpu_executable_t tpu_executable_t;
 

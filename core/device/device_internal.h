@@ -26,15 +26,24 @@ struct tpu_device_t {
   tpu_buffer_t* free_buffers;  // released tpu_buffer_t, kept for the next output
 };
 
+/* A block that a buffer has for its content, and maybe a PJRT buffer as well: each holds a
+ * reference for as long as it uses the memory. */
+typedef struct tpui_content_t {
+  atomic_int references;
+  tpu_host_block_t block;
+} tpui_content_t;
+
 struct tpu_buffer_t {
   atomic_int references;
   atomic_bool ready;  // an await succeeded
   tpu_device_t* device;
-  pjrt_buffer_t* pjrt;  // owned; NULL once donated
-  int64_t bytes;        // what the accounting holds for it
-  uint64_t run;         // that makes the content, 0: none
-  uint32_t origin;
-  _Atomic(void*) host;  // cached UnsafePointer
+  pjrt_buffer_t* pjrt;      // owned; NULL once donated, and for a block until a program needs it
+  tpui_content_t* content;  // owned; NULL unless the content came as a block
+  tpu_meta_id_t meta;       // of such content
+  int64_t bytes;            // what the accounting holds for it
+  uint64_t run;             // that makes the content, 0: none
+  uint32_t origin;          // what made it, for reports
+  _Atomic(void*) host;      // cached UnsafePointer, or the block's memory
   tpu_buffer_t* next_free;
 };
 
@@ -64,6 +73,14 @@ TPU_MUST_USE tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count,
                                                tpu_buffer_t** out_buffers);
 /* Undoes a reserve whose buffers got no content; sets the entries to NULL. */
 void tpui_buffers_cancel(tpu_device_t* device, int count, tpu_buffer_t** buffers, int64_t freed);
+
+/* Gives a buffer without content this block as content, which it takes also when it fails. */
+TPU_MUST_USE tpu_status_t tpui_buffer_adopt(tpu_buffer_t* buffer, const tpu_host_block_t* block,
+                                            tpu_meta_id_t meta);
+/* Makes the PJRT buffer of content that is a block. One thread at a time for each buffer. */
+TPU_MUST_USE tpu_status_t tpui_buffer_materialize(tpu_buffer_t* buffer);
+/* Drops the reference to the block, if there is one. */
+void tpui_buffer_drop_block(tpu_buffer_t* buffer);
 
 /* Destroys the content of a donated buffer, whose bytes the reserve has taken off already. */
 void tpui_buffer_drop_donated(tpu_buffer_t* buffer);

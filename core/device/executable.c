@@ -266,7 +266,10 @@ static tpu_status_t bind_inputs(const tpu_executable_t* executable, int count,
   size_t kept = 0;
   int64_t freed = 0;
   for (int i = 0; i < count; ++i) {
-    const tpu_buffer_t* buffer = inputs[i];
+    tpu_buffer_t* buffer = inputs[i];
+    if (buffer != NULL && TPU_UNLIKELY(buffer->pjrt == NULL && buffer->content != NULL)) {
+      TPU_RETURN_IF_ERROR(tpui_buffer_materialize(buffer));
+    }
     if (TPU_UNLIKELY(buffer == NULL || buffer->pjrt == NULL ||
                      buffer->device != executable->device)) {
       return tpu_status_make(TPU_INVALID_ARGUMENT, "program argument %d %s", i,

@@ -6,6 +6,7 @@
 #include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
+#include "engine/tier.h"
 #include "host/host.h"
 
 /* Windows and programs have 32-bit numbers for what is in them. */
@@ -43,6 +44,7 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   atomic_init(&e->mode, mode);
   choose_traces(e);
   if (status == NULL) status = tpu_queue_create(&e->queue);
+  if (status == NULL) status = tpu_queue_create(&e->builds);
   if (status == NULL) status = tpu_memo_create(&e->memo);
   if (status == NULL) status = tpu_address_space_create(&e->addresses);
   if (status == NULL) status = tpu_device_create(options, &e->device);
@@ -60,6 +62,8 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
 void tpu_engine_destroy(tpu_engine_t* e) {
   if (e == NULL) return;
   tpu_queue_destroy(e->queue);  // runs what is queued
+  if (e->compiler != NULL) tpu_compiler_refuse(e->compiler, true);
+  tpu_queue_destroy(e->builds);
   tpui_flights_free(e);
   tpu_recorder_free(&e->recorder);
   tpui_plan_cache_clear(&e->plans);
@@ -124,6 +128,16 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   return status;
 }
 
+tpu_status_t tpu_engine_set_host_ops(tpu_engine_t* engine, const tpu_host_ops_t* ops) {
+  bool wanted;
+  TPU_RETURN_IF_ERROR(tpu_tiers_default(&wanted));
+  if (!tpu_device_platform(engine->device)->host_addressable) return NULL;
+  tpu_mutex_lock(&engine->lock);
+  engine->host_ops = ops;
+  tpu_mutex_unlock(&engine->lock);
+  return NULL;
+}
+
 void tpu_engine_stats(tpu_engine_t* engine, tpu_engine_stats_t* out_stats) {
   tpu_mutex_lock(&engine->lock);
   *out_stats = engine->stats;
@@ -141,12 +155,22 @@ void tpu_engine_reset_stats(tpu_engine_t* engine) {
   tpu_compiler_reset_stats(engine->compiler);
 }
 
+void tpu_engine_stop_builds(tpu_engine_t* engine) {
+  tpu_mutex_lock(&engine->lock);
+  tpui_tier_stop(engine);
+  tpu_mutex_unlock(&engine->lock);
+}
+
 void tpu_engine_clear_cache(tpu_engine_t* engine) {
   tpu_mutex_lock(&engine->lock);
-  tpui_wait_to_the_end(engine);
+  do {  // each gives the lock up
+    tpui_tier_stop(engine);
+    tpui_wait_to_the_end(engine);
+  } while (engine->building > 0);
   engine->recorder.predicted = NULL;
   engine->last_plan = NULL;
   tpui_plan_cache_clear(&engine->plans);
+  ++engine->clears;
   tpu_mutex_unlock(&engine->lock);
   tpu_compiler_clear_memory(engine->compiler);
 }

@@ -13,6 +13,7 @@
 #include "compile/compile.h"
 #include "device/device.h"
 #include "engine/mode.h"
+#include "launch/host_step.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "types/meta.h"
@@ -45,6 +46,11 @@ TPU_MUST_USE tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mo
  * it says true they give up with TPU_CANCELLED. What was launched goes on, and nothing is lost. Set
  * it before other threads use the engine; NULL: never asked. */
 void tpu_engine_set_stop(tpu_engine_t* engine, tpu_stop_t stop);
+
+/* From now on new windows are interpreted with these functions, where the platform's buffers are
+ * host memory and TORCH_TPU_TIERS, which is read each time, does not forbid it. `ops` lives
+ * forever. TPU_INVALID_ARGUMENT when that variable has a word that is none of its own. */
+TPU_MUST_USE tpu_status_t tpu_engine_set_host_ops(tpu_engine_t* engine, const tpu_host_ops_t* ops);
 
 /* --- storages --- */
 
@@ -184,18 +190,23 @@ TPU_MUST_USE tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* 
 /* --- numbers --- */
 
 typedef struct tpu_engine_stats_t {
-  int64_t records;       // ops recorded
-  int64_t predicted;     // of these, matched by prediction
-  int64_t flushes;       // windows launched
-  int64_t window_hits;   // of these, already planned
-  int64_t window_plans;  // planned anew
-  int64_t launches;      // programs executed
-  int64_t awaits;        // contents that syncs waited for
+  int64_t records;          // ops recorded
+  int64_t predicted;        // of these, matched by prediction
+  int64_t flushes;          // windows launched
+  int64_t window_hits;      // of these, already planned
+  int64_t window_plans;     // planned anew
+  int64_t interpretations;  // run op by op instead, since they are new
+  int64_t launches;         // programs executed
+  int64_t awaits;           // contents that syncs waited for
 } tpu_engine_stats_t;
 void tpu_engine_stats(tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
 
 void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats);
 void tpu_engine_reset_stats(tpu_engine_t* engine);
+
+/* Returns when nothing is compiled in the background: what has begun is finished, the rest is given
+ * up and compiled when it is needed. For the end of the process. */
+void tpu_engine_stop_builds(tpu_engine_t* engine);
 
 /* Forgets window plans and compiled programs in memory (not on disk). */
 void tpu_engine_clear_cache(tpu_engine_t* engine);

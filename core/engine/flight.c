@@ -324,8 +324,7 @@ void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
 
 #define STOP_EVERY_NS 100000000
 
-/* Waits until some flight lands, or for a while. */
-static tpu_status_t wait_landing(tpu_engine_t* e) {
+tpu_status_t tpui_wait_landing(tpu_engine_t* e) {
   struct timespec until;
   (void)clock_gettime(CLOCK_REALTIME, &until);
   until.tv_nsec += STOP_EVERY_NS;
@@ -340,19 +339,19 @@ static tpu_status_t wait_landing(tpu_engine_t* e) {
 }
 
 tpu_status_t tpui_wait_idle(tpu_engine_t* e) {
-  while (e->in_flight > 0) TPU_RETURN_IF_ERROR(wait_landing(e));
+  while (e->in_flight > 0) TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   return NULL;
 }
 
 tpu_status_t tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
-  while (value->state == TPU_VALUE_LAUNCHED) TPU_RETURN_IF_ERROR(wait_landing(e));
+  while (value->state == TPU_VALUE_LAUNCHED) TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   return NULL;
 }
 
 tpu_status_t tpui_wait_for_room(tpu_engine_t* e) {
   // None beside one that runs on this thread.
   int most = e->mode == TPU_MODE_DEBUG ? 1 : MAX_IN_FLIGHT;
-  while (e->in_flight >= most) TPU_RETURN_IF_ERROR(wait_landing(e));
+  while (e->in_flight >= most) TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   return NULL;
 }
 

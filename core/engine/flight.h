@@ -36,7 +36,9 @@ void tpui_flight_launch(tpu_engine_t* engine, tpui_flight_t* flight);
 void tpui_flights_free(tpu_engine_t* engine);
 
 /* Waits give the lock up meanwhile, so values may change state. They fail only when the user stops
- * them (tpu_engine_set_stop). Until one more flight may be on its way: */
+ * them (tpu_engine_set_stop). Until a flight lands, a build is finished, or for a while: */
+TPU_MUST_USE tpu_status_t tpui_wait_landing(tpu_engine_t* engine);
+/* Until one more flight may be on its way: */
 TPU_MUST_USE tpu_status_t tpui_wait_for_room(tpu_engine_t* engine);
 /* Until nothing is queued: */
 TPU_MUST_USE tpu_status_t tpui_wait_idle(tpu_engine_t* engine);

@@ -9,6 +9,7 @@
 #include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/loop.h"
+#include "engine/tier.h"
 #include "engine/watch.h"
 #include "trace/print.h"
 
@@ -70,7 +71,15 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   TPU_RETURN_IF_ERROR(find_plan(e, window, out_plan));
   if (*out_plan == NULL) return NULL;
   (*out_plan)->last_use = ++e->plans.clock;
-  *out_variant = tpui_plan_fit(*out_plan, e->recorder.slots, e->recorder.values);
+  tpui_planner_t planner = tpui_planner(e);
+  bool interpret;
+  TPU_RETURN_IF_ERROR(tpui_tier_choose(e, *out_plan, live, dead, &interpret));
+  if (TPU_UNLIKELY(interpret)) {
+    return tpui_plan_interpret(&planner, *out_plan, e->recorder.slots, live, dead,
+                               e->in_flight == 0, out_variant);
+  }
+  if (TPU_UNLIKELY(!tpui_tier_adopt(e, *out_plan))) return NULL;
+  *out_variant = tpui_plan_fit(*out_plan, e->recorder.slots, live);
   if (TPU_LIKELY(*out_variant != NULL)) {
     ++e->stats.window_hits;
     return NULL;
@@ -79,7 +88,6 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   ++e->stats.window_plans;
   TPU_RETURN_IF_ERROR(bound_programs(e, *out_plan));
   e->partition.checks = tpu_env_bool(TPU_ENV_CHECK_INDEX);
-  tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
 
@@ -106,21 +114,26 @@ static void log_window(const tpu_window_t* window, const tpui_variant_t* variant
   tpu_strbuf_free(&text);
 }
 
-/* Launches the window as it is now. `*out_waits`: nothing was done, jobs in flight must land. */
-static tpu_status_t flush_now(tpu_engine_t* e, bool* out_waits) {
+/* Launches the window as it is now. `*out_waits`: nothing was done, jobs in flight must land, or
+ * what is built for `*out_plan` must be finished. */
+static tpu_status_t flush_now(tpu_engine_t* e, tpui_plan_t** out_plan, bool* out_waits) {
   tpu_window_t window;
   uint8_t *live, *dead;
-  tpui_plan_t* plan = NULL;
   tpui_variant_t* variant = NULL;
   tpui_flight_t* flight = NULL;
   tpu_recorder_window(&e->recorder, &window);
   TPU_RETURN_IF_ERROR(mark_flags(e, &live, &dead));
-  TPU_RETURN_IF_ERROR(plan_window(e, &window, live, dead, &plan, &variant));
+  TPU_RETURN_IF_ERROR(plan_window(e, &window, live, dead, out_plan, &variant));
+  tpui_plan_t* plan = *out_plan;
   *out_waits = variant == NULL;
   if (*out_waits) return NULL;
   TPU_RETURN_IF_ERROR(tpui_flight_load(e, plan, variant, dead, &flight));
   log_window(&window, variant, dead);
   ++e->stats.flushes;
+  if (variant->interpreted) {
+    ++plan->interpretations;
+    ++e->stats.interpretations;
+  }
   if (e->last_plan != NULL) e->last_plan->next = plan;
   e->last_plan = plan;
   tpu_recorder_reset(&e->recorder, plan->next != NULL ? &plan->next->window : NULL);
@@ -137,8 +150,15 @@ tpu_status_t tpui_flush(tpu_engine_t* e) {
     tpui_flags_bound(e);
     if (e->recorder.record_count == 0) return NULL;
     if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, "it waits for the device");
-    TPU_RETURN_IF_ERROR(flush_now(e, &waits));
-    if (waits) TPU_RETURN_IF_ERROR(tpui_wait_idle(e));
+    tpui_plan_t* plan = NULL;
+    TPU_RETURN_IF_ERROR(flush_now(e, &plan, &waits));
+    if (!waits) return NULL;
+    // The plan may be gone after the first wait: the second one comes with the next turn.
+    if (e->in_flight > 0) {
+      TPU_RETURN_IF_ERROR(tpui_wait_idle(e));
+    } else {
+      TPU_RETURN_IF_ERROR(tpui_tier_wait(e, plan));
+    }
   }
   return NULL;
 }

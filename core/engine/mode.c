@@ -42,6 +42,14 @@ tpu_status_t tpu_eager_mode_default(tpu_eager_mode_t* out_mode) {
   return NULL;
 }
 
+tpu_status_t tpu_tiers_default(bool* out_interpreted) {
+  const char* text = tpu_env_text(TPU_ENV_TIERS);
+  *out_interpreted = strcasecmp(text, "interpreted") == 0;
+  if (*out_interpreted || strcasecmp(text, "compiled") == 0) return NULL;
+  return tpu_status_make(TPU_INVALID_ARGUMENT, "%s='%s': use interpreted or compiled",
+                         tpu_env_name(TPU_ENV_TIERS), text);
+}
+
 const char* tpu_eager_mode_name(tpu_eager_mode_t mode) {
   return (unsigned)mode < MODE_COUNT ? names[mode].published : NULL;
 }

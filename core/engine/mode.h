@@ -23,6 +23,10 @@ TPU_MUST_USE tpu_status_t tpu_eager_mode_parse(const char* text, tpu_eager_mode_
  * TPU_INVALID_ARGUMENT when TORCH_TPU_EAGER_MODE names no mode, also where it would not count. */
 TPU_MUST_USE tpu_status_t tpu_eager_mode_default(tpu_eager_mode_t* out_mode);
 
+/* Whether new windows may be interpreted (TORCH_TPU_TIERS). TPU_INVALID_ARGUMENT for a word that is
+ * neither "interpreted" nor "compiled". */
+TPU_MUST_USE tpu_status_t tpu_tiers_default(bool* out_interpreted);
+
 /* The published name, such as "DEFER_NEVER"; NULL for a number that is no mode. */
 const char* tpu_eager_mode_name(tpu_eager_mode_t mode);
 

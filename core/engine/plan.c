@@ -49,8 +49,11 @@ static void mark_dynamic(const tpu_window_t* w, const tpu_slot_t* slots, uint8_t
   }
 }
 
-/* Numbers that differ from those of earlier variants become arguments. */
+/* Numbers that differ from those of earlier occurrences become arguments. */
 static void choose_dynamic(const tpui_plan_t* plan, const tpu_slot_t* slots, uint8_t* dynamic) {
+  for (uint32_t s = 0; s < plan->window.slot_count && plan->interpretations > 0; ++s) {
+    dynamic[s] |= plan->seen_varied[s] | (plan->seen_slots[s].bits != slots[s].bits);
+  }
   for (int i = 0; i < plan->variant_count; ++i) {
     const tpui_variant_t* old = plan->variants[i];
     for (uint32_t s = 0; s < plan->window.slot_count; ++s) {
@@ -108,7 +111,8 @@ typedef struct batch_t {
   tpu_lowered_t* lowered;           // [program_count] texts
   tpu_status_t* errors;             // [program_count] why there is no text, or no executable
   tpu_compile_request_t* requests;  // [program_count]
-  void* memory;                     // of the three
+  tpu_host_step_t** hosts;          // [program_count] what runs in the place of an executable
+  void* memory;                     // of the four
 } batch_t;
 
 static tpu_status_t open_batch(const tpu_partition_t* partition, batch_t* batch) {
@@ -119,6 +123,7 @@ static tpu_status_t open_batch(const tpu_partition_t* partition, batch_t* batch)
   TPU_LAYOUT_ADD(&layout, batch->lowered, count);
   TPU_LAYOUT_ADD(&layout, batch->errors, count);
   TPU_LAYOUT_ADD(&layout, batch->requests, count);
+  TPU_LAYOUT_ADD(&layout, batch->hosts, count);
   return tpu_layout_allocate(&layout, &batch->memory);
 }
 
@@ -127,6 +132,7 @@ static void close_batch(batch_t* batch) {
     tpu_lowered_free(&batch->lowered[p]);
     tpu_status_free(batch->errors[p]);
     tpu_executable_release(batch->requests[p].executable);
+    tpu_free(batch->hosts[p]);
   }
   tpu_free(batch->memory);
 }
@@ -137,8 +143,19 @@ static const char* first_op(const tpu_program_t* program) {
   return tpu_op_info(first.op)->name;
 }
 
+/* Host steps for programs of one op, where there is a host form. */
+static tpu_status_t make_hosts(const maker_t* m, batch_t* batch) {
+  if (!m->variant->interpreted) return NULL;
+  for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
+    TPU_RETURN_IF_ERROR(
+        tpu_host_step_make(m->planner->host_ops, &batch->partition->programs[p], &batch->hosts[p]));
+  }
+  return NULL;
+}
+
 static tpu_status_t lower_all(maker_t* m, batch_t* batch, bool keep_errors) {
   for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
+    if (batch->hosts[p] != NULL) continue;
     const tpu_program_t* program = &batch->partition->programs[p];
     tpu_lowered_t* lowered = &batch->lowered[p];
     batch->errors[p] =
@@ -155,10 +172,13 @@ static tpu_status_t lower_all(maker_t* m, batch_t* batch, bool keep_errors) {
 
 static tpu_status_t compile_all(maker_t* m, batch_t* batch) {
   uint32_t count = batch->partition->program_count;
+  uint32_t hosts = 0;
+  for (uint32_t p = 0; p < count; ++p) hosts += batch->hosts[p] != NULL;
+  if (hosts == count) return NULL;
   TPU_RETURN_IF_ERROR(tpu_compiler_get_all(m->planner->compiler, count, batch->requests));
   for (uint32_t p = 0; p < count; ++p) {
     tpu_status_t status = batch->requests[p].status;
-    if (batch->errors[p] != NULL) {  // there was no text to compile
+    if (batch->errors[p] != NULL || batch->hosts[p] != NULL) {  // there was no text to compile
       tpu_status_free(status);
     } else {
       batch->errors[p] =
@@ -181,13 +201,15 @@ static tpu_status_t make_steps(maker_t* m, batch_t* batch) {
   uint32_t count = batch->partition->program_count;
   TPU_RETURN_IF_ERROR(tpu_calloc(count, sizeof(tpu_step_t), (void**)&variant->steps));
   for (uint32_t p = 0; p < count; ++p) {
-    tpu_executable_t* executable = batch->requests[p].executable;
-    tpu_status_t error = batch->errors[p];
+    tpu_step_runner_t runner = {.executable = batch->requests[p].executable,
+                                .host = batch->hosts[p],
+                                .error = batch->errors[p]};
     batch->requests[p].executable = NULL;
+    batch->hosts[p] = NULL;
     batch->errors[p] = NULL;
-    variant->broken |= error != NULL;
-    TPU_RETURN_IF_ERROR(tpu_step_make(&batch->partition->programs[p], &batch->lowered[p],
-                                      executable, error, &variant->steps[p]));
+    variant->broken |= runner.error != NULL;
+    TPU_RETURN_IF_ERROR(tpu_step_make(&batch->partition->programs[p], &batch->lowered[p], &runner,
+                                      &variant->steps[p]));
     ++variant->step_count;
   }
   return tpu_steps_plan_releases(variant->steps, count, variant->live, m->window.value_count);
@@ -198,7 +220,8 @@ static tpu_status_t realize_partition(maker_t* m, const tpu_partition_t* partiti
                                       bool keep_errors) {
   batch_t batch;
   TPU_RETURN_IF_ERROR(open_batch(partition, &batch));
-  tpu_status_t status = lower_all(m, &batch, keep_errors);
+  tpu_status_t status = make_hosts(m, &batch);
+  if (status == NULL) status = lower_all(m, &batch, keep_errors);
   if (status == NULL) status = compile_all(m, &batch);
   if (status == NULL && !keep_errors) status = first_error(&batch);
   if (status == NULL) status = make_steps(m, &batch);
@@ -252,11 +275,12 @@ static tpu_status_t allocate_variant(const tpui_plan_t* plan, const tpu_slot_t* 
   return NULL;
 }
 
-static tpu_status_t new_variant(const tpui_plan_t* plan, const tpu_slot_t* slots,
-                                const uint8_t* live, tpui_variant_t** out_variant) {
+tpu_status_t tpui_variant_make(const tpui_plan_t* plan, const tpu_slot_t* slots,
+                               const uint8_t* live, tpui_variant_t** out_variant) {
   size_t v = plan->window.value_count;
   TPU_RETURN_IF_ERROR(allocate_variant(plan, slots, live, out_variant));
   tpui_variant_t* variant = *out_variant;
+  for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->seen_live[k];
   choose_dynamic(plan, slots, variant->slot_dynamic);
   mark_dynamic(&plan->window, slots, variant->slot_dynamic);
   for (int i = 0; i < plan->variant_count; ++i) {
@@ -290,29 +314,97 @@ static bool is_heavy(const tpu_window_t* w) {
   return elements > HEAVY_ELEMENTS;
 }
 
-static void add_variant(tpui_plan_t* plan, tpui_variant_t* variant) {
+tpu_status_t tpui_variant_fill(const tpui_planner_t* planner, const tpui_plan_t* plan,
+                               tpui_variant_t* variant, const uint8_t* external_dead) {
+  maker_t m = {.planner = planner,
+               .window = plan->window,
+               .variant = variant,
+               .external_dead = external_dead};
+  m.window.slots = variant->slot_values;
+  TPU_RETURN_IF_ERROR(fill_or_single(&m));
+  variant->heavy = is_heavy(&plan->window);
+  return NULL;
+}
+
+void tpui_plan_adopt(tpui_plan_t* plan, tpui_variant_t* variant) {
   if (plan->variant_count == TPUI_MAX_VARIANTS) {
     tpui_variant_free(plan->variants[--plan->variant_count]);
   }
   memmove(plan->variants + 1, plan->variants, (size_t)plan->variant_count * sizeof(void*));
   plan->variants[0] = variant;
   ++plan->variant_count;
+  tpui_variant_free(plan->interpreted);
+  plan->interpreted = NULL;
 }
 
 tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
                               const tpu_slot_t* slots, const uint8_t* live,
                               const uint8_t* external_dead, tpui_variant_t** out_variant) {
   *out_variant = NULL;
+  tpui_variant_t* variant = NULL;
+  tpu_status_t status = tpui_variant_make(plan, slots, live, &variant);
+  if (status == NULL) status = tpui_variant_fill(planner, plan, variant, external_dead);
+  if (status != NULL) {
+    tpui_variant_free(variant);
+    return status;
+  }
+  tpui_plan_adopt(plan, variant);
+  *out_variant = variant;
+  return NULL;
+}
+
+/* --- interpreting --- */
+
+/* What the variants to come shall know: numbers that vary, and results that are needed. */
+static void remember_occurrence(tpui_plan_t* plan, const tpu_slot_t* slots, const uint8_t* live) {
+  const tpu_window_t* w = &plan->window;
+  if (plan->interpreted == NULL && w->slot_count > 0) {
+    memcpy(plan->seen_slots, slots, w->slot_count * sizeof(*slots));
+  }
+  for (uint32_t s = 0; s < w->slot_count; ++s) {
+    plan->seen_varied[s] |= plan->seen_slots[s].bits != slots[s].bits;
+  }
+  for (uint32_t v = 0; v < w->value_count; ++v) plan->seen_live[v] |= live[v];
+}
+
+/* Numbers are arguments wherever a program can be made with them. */
+static tpu_status_t fill_interpreted(maker_t* m) {
+  tpu_partition_t partition;
+  tpu_partition_options_t options = *m->planner->partition;
+  options.single = true;
+  m->variant->interpreted = true;
+  memset(m->variant->slot_dynamic, 1, m->window.slot_count);
+  TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, m->external_dead,
+                                    m->variant->slot_dynamic, &options, &partition));
+  tpu_status_t status = realize_partition(m, &partition, true);
+  tpu_partition_free(&partition);
+  return status;
+}
+
+tpu_status_t tpui_plan_interpret(const tpui_planner_t* planner, tpui_plan_t* plan,
+                                 const tpu_slot_t* slots, const uint8_t* live,
+                                 const uint8_t* external_dead, bool may_make,
+                                 tpui_variant_t** out_variant) {
+  *out_variant = NULL;
+  if (plan->interpreted != NULL &&
+      tpui_variant_fits(plan->interpreted, &plan->window, slots, live)) {
+    remember_occurrence(plan, slots, live);
+    *out_variant = plan->interpreted;
+    return NULL;
+  }
+  if (!may_make) return NULL;
+  remember_occurrence(plan, slots, live);
   maker_t m = {.planner = planner, .window = plan->window, .external_dead = external_dead};
   m.window.slots = slots;
-  tpu_status_t status = new_variant(plan, slots, live, &m.variant);
-  if (status == NULL) status = fill_or_single(&m);
+  tpu_status_t status = tpui_variant_make(plan, slots, live, &m.variant);
+  if (status == NULL) status = fill_interpreted(&m);
   if (status != NULL) {
     tpui_variant_free(m.variant);
     return status;
   }
   m.variant->heavy = is_heavy(&plan->window);
-  add_variant(plan, m.variant);
+  tpui_variant_free(plan->interpreted);
+  plan->interpreted = m.variant;
   *out_variant = m.variant;
   return NULL;
 }

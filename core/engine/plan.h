@@ -22,16 +22,26 @@ typedef struct tpui_variant_t {
   tpu_step_t* steps;  // owned
   bool heavy;         // worth a thread switch
   bool single;        // one program per op, since larger ones could not be compiled
+  bool interpreted;   // one step per op, on the host where that is possible
   bool broken;        // some op could not be compiled alone either: never fits again
 } tpui_variant_t;
 
 #define TPUI_MAX_VARIANTS 8
+
+typedef struct tpui_build_t tpui_build_t;  // see tier.c
 
 typedef struct tpui_plan_t {
   uint64_t hash;
   tpu_window_t window;  // a copy without slots; its arrays lie behind the plan
   int variant_count;
   tpui_variant_t* variants[TPUI_MAX_VARIANTS];  // newest first
+  tpui_variant_t* interpreted;    // for the first occurrences; NULL before and after them
+  uint32_t interpretations;       // launches of it ...
+  uint32_t most_interpretations;  // ... and how many there will be, see tier.h
+  tpui_build_t* build;            // owned; what is being compiled for later occurrences, or NULL
+  tpu_slot_t* seen_slots;         // [slot_count] numbers of the first occurrence
+  uint8_t* seen_varied;           // [slot_count] another occurrence had another number
+  uint8_t* seen_live;             // [value_count] some occurrence needed the value
   struct tpui_plan_t* next;  // plan of the window that followed last time; may be gone: see cache
   uint64_t last_use;
 } tpui_plan_t;
@@ -45,6 +55,7 @@ typedef struct tpui_plan_cache_t {
 typedef struct tpui_planner_t {
   tpu_compiler_t* compiler;
   const tpu_partition_options_t* partition;
+  const tpu_host_ops_t* host_ops;  // NULL: nothing is interpreted
 } tpui_planner_t;
 
 /* The plan with this structure, or NULL. */
@@ -66,10 +77,13 @@ void tpui_plan_cache_clear(tpui_plan_cache_t* cache);
 void tpui_variant_free(tpui_variant_t* variant);
 void tpui_variant_free_steps(tpui_variant_t* variant);
 
-/* A variant that fits, or NULL. `live[v]` is a pointer per value, NULL for dead ones. */
+/* `live` has one byte per value: 1 if somebody needs it after the window. */
+bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
+                       const tpu_slot_t* slots, const uint8_t* live);
+/* A variant that fits, or NULL. */
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
-                              tpu_value_t* const* live);
-/* Makes a variant for this window (partition, lower, compile). `live` has one byte per value.
+                              const uint8_t* live);
+/* Makes a variant for this window (partition, lower, compile).
  * A window with a program that cannot be compiled is made of single ops instead; those that fail
  * alone keep their error in their step, so that only their own results fail. */
 TPU_MUST_USE tpu_status_t tpui_plan_extend(const tpui_planner_t* planner, tpui_plan_t* plan,
@@ -93,5 +107,26 @@ TPU_MUST_USE tpu_status_t tpui_plan_pieces(const tpui_planner_t* planner, const 
                                            const tpui_variant_t* like, const tpu_slot_t* slots,
                                            const tpui_pieces_t* pieces,
                                            tpui_variant_t** out_variant);
+
+/* The three parts of tpui_plan_extend. A variant for a window with these numbers and results;
+ * filling it (partition, lower, compile), which needs no lock while nothing else changes the plan's
+ * window or the variant; taking it into the plan. */
+TPU_MUST_USE tpu_status_t tpui_variant_make(const tpui_plan_t* plan, const tpu_slot_t* slots,
+                                            const uint8_t* live, tpui_variant_t** out_variant);
+TPU_MUST_USE tpu_status_t tpui_variant_fill(const tpui_planner_t* planner, const tpui_plan_t* plan,
+                                            tpui_variant_t* variant, const uint8_t* external_dead);
+void tpui_plan_adopt(tpui_plan_t* plan, tpui_variant_t* variant);
+
+/* How often windows like this one are interpreted, and the end of a build; see tier.c. */
+uint32_t tpui_tier_interpretations(const tpu_window_t* window);
+void tpui_build_free(tpui_build_t* build);
+
+/* The variant that interprets this window: one step per op, host steps where there is a host form.
+ * Remembers its numbers and what it needs for the variants that come later. `*out_variant` is NULL
+ * when a new one must be made and `may_make` is false, since the old one goes then. */
+TPU_MUST_USE tpu_status_t tpui_plan_interpret(const tpui_planner_t* planner, tpui_plan_t* plan,
+                                              const tpu_slot_t* slots, const uint8_t* live,
+                                              const uint8_t* external_dead, bool may_make,
+                                              tpui_variant_t** out_variant);
 
 #endif  // TPU_ENGINE_PLAN_H_

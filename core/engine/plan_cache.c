@@ -24,6 +24,8 @@ void tpui_variant_free(tpui_variant_t* variant) {
 
 static void free_plan(tpui_plan_t* plan) {
   for (int i = 0; i < plan->variant_count; ++i) tpui_variant_free(plan->variants[i]);
+  tpui_variant_free(plan->interpreted);
+  tpui_build_free(plan->build);
   tpu_free(plan);
 }
 
@@ -86,7 +88,7 @@ static tpu_status_t rebuild_table(tpui_plan_cache_t* cache, uint64_t horizon) {
     tpui_plan_t* plan = cache->plans[i];
     if (plan == NULL) continue;
     if (horizon > 0) plan->next = NULL;
-    if (plan->last_use < horizon) {
+    if (plan->last_use < horizon && plan->build == NULL) {
       free_plan(plan);
     } else {
       insert_plan(&next, plan);
@@ -131,7 +133,7 @@ static tpu_status_t make_room(tpui_plan_cache_t* cache) {
 static tpu_status_t make_plan(const tpu_window_t* w, tpui_plan_t** out_plan) {
   tpu_window_t copy = *w;
   copy.slots = NULL;
-  tpui_plan_t* plan = NULL;
+  tpui_plan_t *plan = NULL, seen = {0};
   void* memory = NULL;
   tpu_layout_t layout;
   tpu_layout_init(&layout);
@@ -143,8 +145,13 @@ static tpu_status_t make_plan(const tpu_window_t* w, tpui_plan_t** out_plan) {
   TPU_LAYOUT_COPY(&layout, copy.value_metas, w->value_metas, w->value_count);
   TPU_LAYOUT_COPY(&layout, copy.value_records, w->value_records, w->value_count);
   TPU_LAYOUT_COPY(&layout, copy.external_metas, w->external_metas, w->external_count);
+  TPU_LAYOUT_ADD(&layout, seen.seen_slots, w->slot_count);
+  TPU_LAYOUT_ADD(&layout, seen.seen_varied, w->slot_count);
+  TPU_LAYOUT_ADD(&layout, seen.seen_live, w->value_count);
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
+  *plan = seen;
   plan->window = copy;
+  plan->most_interpretations = tpui_tier_interpretations(&copy);
   *out_plan = plan;
   return NULL;
 }
@@ -162,14 +169,14 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
   return NULL;
 }
 
-static bool variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
-                         const tpu_slot_t* slots, tpu_value_t* const* live) {
+bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
+                       const tpu_slot_t* slots, const uint8_t* live) {
   if (variant->broken) return false;  // the reason may be gone: it is tried again
   for (uint32_t s = 0; s < window->slot_count; ++s) {
     if (!variant->slot_dynamic[s] && variant->slot_values[s].bits != slots[s].bits) return false;
   }
   for (uint32_t v = 0; v < window->value_count; ++v) {
-    if (live[v] != NULL && !variant->live[v]) return false;
+    if (live[v] && !variant->live[v]) return false;
   }
   for (uint32_t i = 0; i < variant->step_count; ++i) {
     if (!tpu_packed_fits(&variant->steps[i].packed, slots)) return false;
@@ -178,9 +185,9 @@ static bool variant_fits(const tpui_variant_t* variant, const tpu_window_t* wind
 }
 
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
-                              tpu_value_t* const* live) {
+                              const uint8_t* live) {
   for (int i = 0; i < plan->variant_count; ++i) {
-    if (variant_fits(plan->variants[i], &plan->window, slots, live)) return plan->variants[i];
+    if (tpui_variant_fits(plan->variants[i], &plan->window, slots, live)) return plan->variants[i];
   }
   return NULL;
 }

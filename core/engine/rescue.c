@@ -252,7 +252,7 @@ static void mark_step_needs(tpui_flight_t* f, const tpu_step_t* step) {
  * for each (then those that fail are dealt with). What ran before need not check its data again. */
 static tpu_status_t run_pieces(tpui_flight_t* f, uint32_t count, bool single, bool again) {
   tpu_engine_t* e = f->engine;
-  tpui_planner_t planner = {.compiler = e->compiler, .partition = &e->partition};
+  tpui_planner_t planner = tpui_planner(e);
   tpui_pieces_t pieces = {.records = f->rescue->records,
                           .record_count = count,
                           .single = single,
@@ -280,6 +280,14 @@ static tpu_status_t run_pieces(tpui_flight_t* f, uint32_t count, bool single, bo
   return result;
 }
 
+/* Whether a step that failed may go better as other steps. */
+static bool has_other_way(const tpu_step_t* step, tpu_status_t error) {
+  if (step->error != NULL) return false;
+  // What has no kernel on the host may have a program.
+  bool refused = step->host != NULL && tpu_status_code(error) == TPU_UNIMPLEMENTED;
+  return error == NULL || step->record_count > 1 || refused;
+}
+
 /* A step that failed with `error` (taken), or that lacks an input. */
 static void rescue_step(tpui_flight_t* f, const tpu_step_t* step, tpu_status_t error) {
   uint32_t count = find_runnable(f, step);
@@ -288,7 +296,7 @@ static void rescue_step(tpui_flight_t* f, const tpu_step_t* step, tpu_status_t e
     keep_error(f, step, tpu_status_annotate(error, "the run took what it was given and failed"));
     error = NULL;
   }
-  if (count > 0 && step->error == NULL && (error == NULL || step->record_count > 1)) {
+  if (count > 0 && has_other_way(step, error)) {
     if (error != NULL) {
       tpu_log(TPU_LOG_LAUNCH, "a program failed, running its %u ops one by one: %s",
               step->record_count, tpu_status_message(error));

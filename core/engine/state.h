@@ -59,6 +59,7 @@ struct tpu_engine_t {
   uint32_t loop_length;   // records of some turns of a loop that never syncs; 0: none known
   uint32_t loop_misses;   // its windows in a row that were not expected
   tpu_partition_options_t partition;
+  const tpu_host_ops_t* host_ops;  // NULL: nothing is interpreted
 
   tpu_value_pool_t pool;
   tpu_recorder_t recorder;
@@ -79,9 +80,12 @@ struct tpu_engine_t {
   uint8_t* flags;  // scratch of a flush: live values, then dead externals
   size_t flags_capacity;
   tpu_queue_t* queue;
-  pthread_cond_t landed;  // a queued flight finished
+  pthread_cond_t landed;  // a queued flight or a build finished
   tpu_stop_t stop;        // see tpu_engine_set_stop
   int in_flight;          // queued and not finished
+  tpu_queue_t* builds;    // programs compiled in the background
+  int building;           // queued there and not finished
+  uint32_t clears;        // how often all plans were dropped
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;
   tpui_flight_t *first_flight, *last_flight;  // queued, in order
@@ -93,6 +97,11 @@ struct tpu_engine_t {
   uint64_t pending_job;        // serial of its job
   tpu_engine_stats_t stats;
 };
+
+static inline tpui_planner_t tpui_planner(const tpu_engine_t* e) {
+  return (tpui_planner_t){
+      .compiler = e->compiler, .partition = &e->partition, .host_ops = e->host_ops};
+}
 
 static inline void tpui_storage_set(tpu_storage_t* storage, tpu_value_t* value) {
   storage->value = value;

@@ -103,6 +103,16 @@ static tpu_status_t run_program(tpu_job_t* job, const tpu_step_t* step, tpu_job_
   return status;
 }
 
+static tpu_status_t run_on_host(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
+                                tpu_buffer_t** inputs, uint8_t* donated, tpu_buffer_t** outputs) {
+  static const uint8_t none_given[INLINE_BUFFERS];
+  bool preserve = donate == TPU_JOB_PRESERVE && step->input_count <= INLINE_BUFFERS;
+  tpu_status_t status = tpu_host_step_run(step->host, job->device, job->slots, inputs,
+                                          preserve ? none_given : donated, outputs);
+  if (preserve && status == NULL) drop_given(step->input_count, inputs, donated);
+  return status;
+}
+
 /* Room for the flag of a step with checks, in the job's next flag. */
 static tpu_status_t prepare_flag(tpu_job_t* job, const tpu_step_t* step) {
   TPU_RETURN_IF_ERROR(
@@ -130,8 +140,9 @@ static void end_flag(tpu_job_t* job, tpu_buffer_t* buffer) {
   ++job->flag_count;
 }
 
-static tpu_status_t run_with_flag(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
-                                  tpu_buffer_t** inputs, uint8_t* donated, tpu_buffer_t** outputs) {
+static tpu_status_t run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
+                             tpu_buffer_t** inputs, uint8_t* donated, tpu_buffer_t** outputs) {
+  if (step->host != NULL) return run_on_host(job, step, donate, inputs, donated, outputs);
   if (step->checks == NULL) return run_program(job, step, donate, inputs, donated, outputs);
   TPU_RETURN_IF_ERROR(prepare_flag(job, step));
   tpu_status_t status = run_program(job, step, donate, inputs, donated, outputs);
@@ -167,7 +178,7 @@ tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_do
   }
   tpu_status_t status = NULL;
   if (gather_inputs(job, step, buffers, donated)) {
-    status = run_with_flag(job, step, donate, buffers, donated, buffers + inputs);
+    status = run_step(job, step, donate, buffers, donated, buffers + inputs);
     *out_ran = status == NULL;
     if (status == NULL) take_outputs(job, step, buffers + inputs);
   }

@@ -26,12 +26,13 @@ static void fill_arrays(const tpu_program_t* program, tpu_step_t* step) {
 }
 
 tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_lowered_t* lowered,
-                           tpu_executable_t* executable, tpu_status_t error, tpu_step_t* out_step) {
+                           const tpu_step_runner_t* runner, tpu_step_t* out_step) {
   size_t inputs = program->input_count, outputs = program->output_count;
   tpu_record_t first;
   tpu_window_record(program->window, program->records[0], &first);
-  tpu_step_t step = {.executable = executable,
-                     .error = error,
+  tpu_step_t step = {.executable = runner->executable,
+                     .host = runner->host,
+                     .error = runner->error,
                      .op = first.op,
                      .record = program->records[0],
                      .record_count = program->record_count,
@@ -63,6 +64,7 @@ tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_lowered_t* lowered,
 
 void tpu_step_free(tpu_step_t* step) {
   tpu_executable_release(step->executable);
+  tpu_free(step->host);
   tpu_status_free(step->error);
   tpu_packed_free(&step->packed);
   tpu_checks_release(step->checks);

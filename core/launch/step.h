@@ -2,11 +2,13 @@
 #ifndef TPU_LAUNCH_STEP_H_
 #define TPU_LAUNCH_STEP_H_
 
+#include "launch/host_step.h"
 #include "lower/lower.h"
 
 typedef struct tpu_step_t {
   tpu_executable_t* executable;  // one reference; NULL when it could not be compiled
-  tpu_status_t error;            // why not; owned
+  tpu_host_step_t* host;         // owned; runs in the executable's place
+  tpu_status_t error;            // why there is neither; owned
   tpu_op_t op;                   // first op, for error texts
   uint32_t record;               // the same, in the window
   uint32_t record_count;
@@ -25,11 +27,16 @@ typedef struct tpu_step_t {
   void* memory;        // of the arrays above
 } tpu_step_t;
 
-/* The step of a program. Takes `executable`, `error` (one of them is NULL) and what is in `lowered`
- * but its text, also when it fails. It releases nothing yet: see tpu_steps_plan_releases. */
+/* What runs a step. */
+typedef struct tpu_step_runner_t {
+  tpu_executable_t* executable;
+  tpu_host_step_t* host;  // in the executable's place
+  tpu_status_t error;     // why there is neither
+} tpu_step_runner_t;
+/* The step of a program. Takes what runs it and what is in `lowered` but its text, also when it
+ * fails. It releases nothing yet: see tpu_steps_plan_releases. */
 TPU_MUST_USE tpu_status_t tpu_step_make(const tpu_program_t* program, tpu_lowered_t* lowered,
-                                        tpu_executable_t* executable, tpu_status_t error,
-                                        tpu_step_t* out_step);
+                                        const tpu_step_runner_t* runner, tpu_step_t* out_step);
 /* Frees what the step owns; zeroes are fine. */
 void tpu_step_free(tpu_step_t* step);
 

@@ -207,6 +207,14 @@ typedef struct pjrt_event_is_ready_args_t {
   bool is_ready;  // out
 } pjrt_event_is_ready_args_t;
 
+/* The callback owns the error (NULL: none) and may run before the call returns, on any thread. */
+typedef struct pjrt_event_on_ready_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_event_t* event;
+  void (*callback)(pjrt_error_t* error, void* user_arg);
+  void* user_arg;
+} pjrt_event_on_ready_args_t;
+
 /* --- buffers --- */
 
 enum {

@@ -133,7 +133,7 @@ typedef struct tpu_slot_walk_t {
   uint32_t slot, next;
 } tpu_slot_walk_t;
 static inline tpu_slot_walk_t tpu_record_slots(const tpu_record_t* r) {
-  return (tpu_slot_walk_t){.operand = -1, .next = r->first_slot};
+  return (tpu_slot_walk_t){.operand = -1, .slot = 0, .next = r->first_slot};
 }
 static inline bool tpu_record_next_slot(const tpu_record_t* r, tpu_slot_walk_t* at) {
   while (++at->operand < r->operand_count) {

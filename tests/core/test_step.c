@@ -61,7 +61,7 @@ static tpu_status_t make_steps(const fixture_t* f, tpu_partition_t* partition, t
     status = tpu_packed_add_double(&lowered.packed, p);
     if (status == NULL && p % 2 == 0) status = tpu_checks_add(&lowered.checks, &check);
     if (status == NULL) {
-      status = tpu_step_make(&partition->programs[p], &lowered, NULL, NULL, &steps[p]);
+      status = tpu_step_make(&partition->programs[p], &lowered, &(tpu_step_runner_t){0}, &steps[p]);
     }
     TPU_EXPECT(status != NULL || (lowered.packed.doubles == NULL && lowered.checks == NULL));
     tpu_lowered_free(&lowered);
@@ -167,7 +167,8 @@ TPU_TEST(step_takes_the_error_also_when_it_fails) {
   tpu_status_t error = tpu_status_make(TPU_INTERNAL, "why it was not compiled");
   tpu_step_t step;
   tpu_alloc_fail_at(1);
-  TPU_EXPECT_CODE(tpu_step_make(&partition.programs[0], &lowered, NULL, error, &step),
+  const tpu_step_runner_t runner = {.error = error};
+  TPU_EXPECT_CODE(tpu_step_make(&partition.programs[0], &lowered, &runner, &step),
                   TPU_RESOURCE_EXHAUSTED);
   TPU_EXPECT(step.error == NULL && step.memory == NULL);
   TPU_EXPECT_EQ(tpu_alloc_live_count(), live);

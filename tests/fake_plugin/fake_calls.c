@@ -186,6 +186,14 @@ pjrt_error_t* fake_Event_Await(void* pointer) {
   return NULL;
 }
 
+/* Host memory is copied, so what depends on it is over at once. */
+pjrt_error_t* fake_Event_OnReady(void* pointer) {
+  ENTER(Event_OnReady, pjrt_event_on_ready_args_t);
+  CHECK(Event_OnReady, args->event, FAKE_EVENT);
+  args->callback(NULL, args->user_arg);
+  return NULL;
+}
+
 /* --- buffers --- */
 
 fake_buffer_t* fake_buffer_new(const fake_type_t* type, bool is_cpu) {

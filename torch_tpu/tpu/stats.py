@@ -12,7 +12,8 @@ def compile_stats():
 
 def engine_stats():
   """records (operations), predicted (of these, matched by prediction), flushes, window_hits,
-  window_plans and launches (programs executed)."""
+  window_plans, interpretations (windows run op by op since they are new) and launches (steps run).
+  """
   return _C.engine_stats()
 
 

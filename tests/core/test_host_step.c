@@ -1,0 +1,226 @@
+/* Host steps and the tiers: new windows run op by op through functions of the user, and are
+ * compiled after a number of occurrences that only their structure decides. */
+#include <stdlib.h>
+
+#include "base/env.h"
+#include "engine_support.h"
+
+/* --- a user of the core whose host functions know one operation, a sum of vectors --- */
+
+static int runs, released, in_place;
+static bool refuse;  // runs fail
+
+typedef struct block_t {
+  float* numbers;
+  int references;
+} block_t;
+
+static void release_block(void* owner) {
+  block_t* block = owner;
+  if (__atomic_sub_fetch(&block->references, 1, __ATOMIC_ACQ_REL) > 0) return;
+  free(block->numbers);
+  free(block);
+  __atomic_add_fetch(&released, 1, __ATOMIC_RELAXED);
+}
+
+static void* prepare_add(const tpu_record_t* record) {
+  return record->op == TPU_OP_ADD ? &runs : NULL;
+}
+
+static bool allow(void) { return true; }
+
+/* Writes into the first operand where it is given away. */
+static tpu_status_t run_add(void* prepared, const tpu_host_op_t* op, tpu_host_block_t* out_blocks) {
+  (void)prepared;
+  if (refuse) return tpu_status_make(TPU_OUT_OF_RANGE, "index 9 is out of range");
+  const tpu_meta_t* meta = tpu_meta_get(op->record->results[0]);
+  const float *x = op->operands[0]->data, *y = op->operands[1]->data;
+  block_t* block;
+  if (op->operands[0]->given) {
+    block = op->operands[0]->owner;
+    __atomic_add_fetch(&block->references, 1, __ATOMIC_RELAXED);
+    ++in_place;
+  } else {
+    block = malloc(sizeof(*block));
+    block->references = 1;
+    block->numbers = aligned_alloc(64, ((size_t)meta->numel * 4 + 63) / 64 * 64);
+  }
+  for (int64_t i = 0; i < meta->numel; ++i) block->numbers[i] = x[i] + y[i];
+  ++runs;
+  out_blocks[0] = (tpu_host_block_t){block->numbers, block, release_block};
+  return NULL;
+}
+
+static const tpu_host_ops_t host_ops = {prepare_add, allow, run_add};
+
+/* On a real plugin if there is one: the fake one does not compute. */
+static bool open_interpreting(world_t* world, tpu_eager_mode_t mode, const char* interpretations) {
+  const char* path = getenv("TORCH_TPU_PJRT_PLUGIN");
+  bool real = path != NULL && path[0] != '\0';
+  if (!(real ? world_open_real(world, mode) : world_open(world, TPU_PLATFORM_CPU, mode))) {
+    return false;
+  }
+  runs = released = in_place = 0;
+  refuse = false;
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_INTERPRETATIONS, interpretations));
+  TPU_EXPECT_OK(tpu_engine_set_host_ops(world->engine, &host_ops));
+  return true;
+}
+
+static void close_interpreting(world_t* world) {
+  world_close(world);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_INTERPRETATIONS, NULL));
+}
+
+/* Reads; on a real plugin, expects first, first + step, ... */
+static void expect_numbers(world_t* world, tensor_t tensor, float first, float step) {
+  float out[8];
+  TPU_EXPECT_OK(world_read(world, tensor, out));
+  for (int i = 0; i < 8 && world->fake == NULL; ++i) TPU_EXPECT(out[i] == first + step * (float)i);
+}
+
+/* --- tiers --- */
+
+TPU_TEST(tiers_interpret_first_and_compile_once) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_STRICT, "4")) return;
+  tensor_t x = world_range(&w, 8, 0), y = world_range(&w, 8, 10);
+  for (int i = 0; i < 7; ++i) {
+    tensor_t z = world_binary(&w, TPU_OP_ADD, x, y);
+    expect_numbers(&w, z, 10, 2);
+    drop(&z);
+  }
+  TPU_EXPECT_EQ(runs, 4);
+  TPU_EXPECT_EQ(world_stats(&w).interpretations, 4);
+  TPU_EXPECT_EQ(world_compiles(&w), 1);
+  TPU_EXPECT_EQ(released, 4);
+  drop(&x);
+  drop(&y);
+  close_interpreting(&w);
+}
+
+TPU_TEST(tiers_compile_what_never_comes_again_never) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_FUSED, "4")) return;
+  tensor_t x = world_range(&w, 8, 0);
+  for (int length = 1; length < 12; ++length) {
+    tensor_t sum = world_binary(&w, TPU_OP_ADD, x, x);
+    for (int i = 1; i < length; ++i) world_update(&w, TPU_OP_ADD, sum, x);
+    expect_numbers(&w, sum, 0, length + 1);
+    drop(&sum);
+  }
+  TPU_EXPECT_EQ(world_compiles(&w), 0);
+  TPU_EXPECT(in_place > 0);
+  drop(&x);
+  close_interpreting(&w);
+}
+
+TPU_TEST(tiers_that_are_off_compile_at_once) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_STRICT, "4")) return;
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_TIERS, "compiled"));
+  tensor_t x = world_range(&w, 8, 0), z = world_binary(&w, TPU_OP_ADD, x, x);
+  expect_numbers(&w, z, 0, 2);
+  TPU_EXPECT_EQ(runs, 0);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_TIERS, "sometimes"));
+  tensor_t never = {0};
+  const tpu_operand_t operands[] = {operand_of(x), operand_of(z)};
+  TPU_EXPECT_CODE(world_try(&w, TPU_OP_ADD, TPU_CALL_FUNCTIONAL, 2, operands, &never),
+                  TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_TIERS, NULL));
+  world_sync(&w);
+  if (never.storage != NULL) drop(&never);
+  drop(&x);
+  drop(&z);
+  close_interpreting(&w);
+}
+
+TPU_TEST(tiers_run_ops_without_a_host_form_as_programs) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_FUSED, "4")) return;
+  tensor_t x = world_range(&w, 8, 0);
+  for (int i = 0; i < 3; ++i) {
+    tensor_t sum = world_binary(&w, TPU_OP_ADD, x, x);
+    tensor_t both = world_binary(&w, TPU_OP_MUL, sum, x);
+    world_update(&w, TPU_OP_ADD, both, x);  // from host memory to a program and back
+    float out[8];
+    TPU_EXPECT_OK(world_read(&w, both, out));
+    TPU_EXPECT(w.fake != NULL || out[3] == 2 * 3 * 3 + 3);
+    drop(&sum);
+    drop(&both);
+  }
+  TPU_EXPECT_EQ(world_compiles(&w), 1);
+  TPU_EXPECT_EQ(runs, 6);
+  drop(&x);
+  close_interpreting(&w);
+}
+
+/* --- failures --- */
+
+TPU_TEST(host_step_that_fails_leaves_tensors_as_they_were) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_FUSED, "4")) return;
+  tensor_t x = world_range(&w, 8, 0), y = world_range(&w, 8, 5);
+  world_update(&w, TPU_OP_ADD, x, y);
+  world_sync(&w);
+  refuse = true;
+  world_update(&w, TPU_OP_ADD, x, y);
+  tensor_t product = world_binary(&w, TPU_OP_MUL, y, y);  // does not depend on it
+  TPU_EXPECT_CODE(tpu_engine_flush(w.engine, true), TPU_OUT_OF_RANGE);
+  expect_numbers(&w, x, 5, 2);
+  float out[8];
+  TPU_EXPECT_OK(world_read(&w, product, out));
+  TPU_EXPECT(w.fake != NULL || out[1] == 36);
+  refuse = false;
+  world_update(&w, TPU_OP_ADD, x, y);
+  expect_numbers(&w, x, 10, 3);
+  drop(&x);
+  drop(&y);
+  drop(&product);
+  close_interpreting(&w);
+}
+
+TPU_TEST(host_steps_keep_to_the_memory_limit) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_STRICT, "4")) return;
+  tensor_t x = world_range(&w, 8, 0);
+  tpu_memory_stats_t before, after;
+  tpu_device_memory_stats(tpu_engine_device(w.engine), &before);
+  tensor_t z = world_binary(&w, TPU_OP_ADD, x, x);
+  world_sync(&w);
+  tpu_device_memory_stats(tpu_engine_device(w.engine), &after);
+  TPU_EXPECT_EQ(after.bytes_in_use - before.bytes_in_use, 32);
+  drop(&z);
+  tpu_device_memory_stats(tpu_engine_device(w.engine), &after);
+  TPU_EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
+  drop(&x);
+  close_interpreting(&w);
+}
+
+/* --- builds --- */
+
+TPU_TEST(tiers_give_up_builds_when_asked_to) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_STRICT, "4")) return;
+  tensor_t x = world_range(&w, 8, 0);
+  for (int i = 0; i < 3; ++i) world_update(&w, TPU_OP_ADD, x, x);  // the third begins a build
+  tpu_engine_stop_builds(w.engine);
+  for (int i = 0; i < 3; ++i) world_update(&w, TPU_OP_ADD, x, x);
+  expect_numbers(&w, x, 0, 64);
+  TPU_EXPECT_EQ(world_stats(&w).interpretations, 4);
+  drop(&x);
+  close_interpreting(&w);
+}
+
+TPU_TEST(tiers_forget_builds_with_the_plans) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_STRICT, "4")) return;
+  tensor_t x = world_range(&w, 8, 0);
+  for (int i = 0; i < 3; ++i) world_update(&w, TPU_OP_ADD, x, x);
+  tpu_engine_clear_cache(w.engine);
+  world_update(&w, TPU_OP_ADD, x, x);
+  expect_numbers(&w, x, 0, 16);
+  TPU_EXPECT_EQ(world_stats(&w).interpretations, 4);
+  drop(&x);
+  close_interpreting(&w);
+}

@@ -1,0 +1,201 @@
+"""New windows are interpreted with PyTorch's CPU kernels, and compiled when they keep coming."""
+
+import pytest
+import torch
+
+import fuzz_views
+import models
+from support import TEST_ALL, child, compile_stats, counting, eager_mode
+from test_ops import cases, check_op, full_name, run_listed
+from torch_tpu import _C
+
+pytestmark = pytest.mark.skipif(
+  torch.tpu.is_available() and _C.platform_name() != "cpu", reason="needs buffers in host memory"
+)
+
+# What PyTorch's CPU kernels do otherwise than the device on purpose.
+DIFFERENT = {
+  ("complex", "float16"): "its result is ComplexHalf, which the device has no dtype for",
+}
+
+
+@pytest.fixture(autouse=True)
+def interpreted():
+  """The tier of new windows, with few occurrences, whatever the other tests run with."""
+  _C.env_override("TORCH_TPU_TIERS", "interpreted")
+  _C.env_override("TORCH_TPU_INTERPRETATIONS", "4")
+  torch.tpu.clear_cache()
+  yield
+  _C.env_override("TORCH_TPU_TIERS", None)
+  _C.env_override("TORCH_TPU_INTERPRETATIONS", None)
+  torch.tpu.clear_cache()
+
+
+def interpretations():
+  return _C.engine_stats()["interpretations"]
+
+
+# --- numbers ---
+
+
+@pytest.mark.parametrize("row, op, dtype", cases()[:: 1 if TEST_ALL else 4])
+def test_op_interpreted(row, op, dtype):
+  """Rows of the op table against the CPU, forward and backward, by their host forms."""
+
+  def check():
+    if check_op(op, dtype, 1, grad=dtype is torch.float32) == 0:
+      pytest.skip("no samples")
+
+  run_listed(DIFFERENT, full_name(op), dtype, check)
+
+
+def test_programs_interpreted_then_compiled(device):
+  """Random programs of views and writes, twice as often as they are interpreted."""
+  _C.env_override("TORCH_TPU_INTERPRETATIONS", "1")
+  for seed in range(500 if TEST_ALL else 40):
+    for _ in range(2):
+      with eager_mode("fused"):
+        fuzz_views.check_seed(seed, device, value_checks=0.15)
+
+
+def sgd(parameters):
+  return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+@pytest.mark.parametrize("name", ["gpt", "resnet", "lstm"])
+def test_training_goes_on_across_the_tiers(name):
+  """Interpreted steps, then compiled ones, against the CPU."""
+  _, wanted = models.train(name, "cpu", 7, sgd)
+  with counting(lambda: {"n": interpretations()}) as ran, counting(compile_stats) as compiled:
+    _, got = models.train(name, "tpu", 7, sgd)
+  torch.testing.assert_close(torch.stack(got).cpu(), torch.stack(wanted), rtol=2e-3, atol=1e-4)
+  assert ran["n"] >= 4
+  assert compiled.get("compiles", 0) + compiled.get("disk_hits", 0) > 0
+
+
+INTERPRETED = {"TORCH_TPU_TIERS": "interpreted", "TORCH_TPU_INTERPRETATIONS": "4"}
+TRAINING = """
+import sys
+sys.path[:0] = {paths!r}
+import models, torch
+_, losses = models.train("mlp", "tpu", 9, lambda p: torch.optim.AdamW(p, lr=0.01))
+print([float(x).hex() for x in losses])
+"""
+
+
+def test_same_numbers_with_and_without_a_cache(tmp_path):
+  """The tier depends on occurrences, not on what is cached or how long something takes."""
+  folder = tmp_path / "cache"
+  folder.mkdir(mode=0o700)
+  code = TRAINING.format(paths=[str(fuzz_views.__file__).rsplit("/", 1)[0]])
+  env = INTERPRETED | {"TORCH_TPU_CACHE_DIR": str(folder)}
+  first, second = (child(code, env=env).stdout for _ in range(2))
+  assert first == second and first.count("0x") == 9
+
+
+# --- when ---
+
+
+def test_what_does_not_repeat_never_compiles(device):
+  x = torch.ones(5, device=device)
+  with counting(compile_stats) as compiled:
+    for length in range(1, 12):
+      y = x
+      for _ in range(length):
+        y = y * 2 + 1
+      assert y[0].item() == 2 ** (length + 1) - 1
+  assert not compiled
+
+
+def test_one_set_of_programs_for_a_training(device):
+  """Changing numbers are learnt while interpreting: after the switch nothing compiles again."""
+  model = torch.nn.Linear(6, 3).to(device)
+  optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, foreach=False)
+  schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+  x = torch.randn(4, 6, device=device)
+
+  def step():
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+    schedule.step()
+    torch.tpu.synchronize()
+
+  for _ in range(7):
+    step()
+  with counting(compile_stats) as compiled:
+    for _ in range(6):
+      step()
+  assert not compiled
+
+
+def test_deterministic_algorithms_compile_at_once(device):
+  torch.use_deterministic_algorithms(True)
+  try:
+    with counting(lambda: {"n": interpretations()}) as ran:
+      (torch.ones(3, device=device) * 3).sum().item()
+  finally:
+    torch.use_deterministic_algorithms(False)
+  assert not ran
+
+
+def test_unknown_tier_is_refused_with_the_words(device):
+  x = torch.ones(3, device=device)
+  torch.tpu.synchronize()
+  _C.env_override("TORCH_TPU_TIERS", "sometimes")
+  with pytest.raises(RuntimeError, match="interpreted or compiled"):
+    (x + 1).tolist()
+  _C.env_override("TORCH_TPU_TIERS", None)
+  assert (x + 1).tolist() == [2, 2, 2]
+
+
+# --- errors and memory ---
+
+
+@pytest.mark.parametrize("eager", ["fused", "strict", "debug"])
+def test_failed_operation_leaves_the_rest(device, eager):
+  """A bad index fails its own result; what was written before and beside it is there."""
+  with eager_mode(eager):
+    x = torch.zeros(4, device=device)
+    index = torch.tensor([9], device=device)
+    x.add_(1)
+    with pytest.raises(IndexError, match="out of (range|bounds)"):
+      torch.ones(4, device=device).index_select(0, index).tolist()
+    assert x.tolist() == [1, 1, 1, 1]
+    assert (x * 2).tolist() == [2, 2, 2, 2]
+
+
+def test_content_goes_between_the_tiers(device):
+  """Memory of a CPU kernel is given to programs, which write in it, and comes back."""
+  x = torch.zeros(1000, device=device)
+  for step in range(12):
+    x.add_(1)  # becomes a program
+    if step % 5 == 0:
+      x.mul_(1).sub_(step * 0)  # stays interpreted
+    assert x[7].item() == step + 1
+  assert x.tolist() == [12.0] * 1000
+
+
+def test_memory_is_counted(device):
+  before = torch.tpu.memory_allocated()
+  x = torch.ones(1000, device=device)
+  torch.tpu.synchronize()
+  assert torch.tpu.memory_allocated() - before == 4000
+  del x
+  assert torch.tpu.memory_allocated() == before
+
+
+def test_process_ends_while_programs_are_compiled():
+  code = """
+import torch
+x = torch.ones(64, 64, device="tpu")
+for _ in range(3):
+  y = x
+  for _ in range(30):
+    y = torch.tanh(y @ x) + y
+  torch.tpu.synchronize()
+print("done")
+"""
+  assert (
+    child(code, env={"TORCH_TPU_INTERPRETATIONS": "4", "TORCH_TPU_CACHE": "0"}).stdout == "done\n"
+  )
