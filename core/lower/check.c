@@ -43,12 +43,12 @@ tpu_status_t tpu_check_error(const tpu_check_t* row, int64_t number, const char*
   if (row->text != NULL) {
     return tpu_status_make(row->code, "%s: %s (%s)", name, row->text, place);
   }
-  long long size = (long long)((uint64_t)row->lowest + row->span);
+  int64_t size = row->lowest + (int64_t)row->span;
   if (row->dim < 0) {
     return tpu_status_make(row->code, "%s: index %lld is out of range for size %lld (%s)", name,
-                           (long long)number, size, place);
+                           (long long)number, (long long)size, place);
   }
   return tpu_status_make(row->code,
                          "%s: index %lld is out of range for size %lld (dimension %d, %s)", name,
-                         (long long)number, size, row->dim, place);
+                         (long long)number, (long long)size, row->dim, place);
 }
