@@ -8,6 +8,8 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/cat.h>
@@ -207,7 +209,28 @@ at::Tensor weights_of(const Attention& a, const at::Tensor& logsumexp) {
   return at::exp(a.scores - sums).masked_fill(sums.isneginf(), 0);
 }
 
+// PyTorch's blocked kernel never holds all scores. It knows plain heads, and no row that sees
+// nothing, which a bias may make. Operands q, k, v, bias? from `first` on.
+bool fits_blocked(R r, int first) {
+  if (r.has(first + 3)) return false;
+  const at::Tensor q = r.tensor(first), k = r.tensor(first + 1), v = r.tensor(first + 2);
+  return q.dim() == 4 && k.sizes() == v.sizes() && q.size(1) == k.size(1) &&
+         q.size(3) == k.size(3) && q.size(2) > 0 && k.size(2) > 0 && q.size(3) > 0;
+}
+
+std::optional<double> scale_of(R r, int k) {
+  return r.has(k) ? std::optional<double>(r.scalar(k).toDouble()) : std::nullopt;
+}
+
 void sdpa_forward(R r, Results results) {
+  if (fits_blocked(r, 0)) {
+    auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+        r.tensor(0), r.tensor(1), r.tensor(2), /*dropout_p=*/0.0, r.attr_int(0) != 0, {},
+        scale_of(r, 5));
+    const at::Tensor number = at::zeros({}, at::TensorOptions(at::kLong));
+    results->append({out, sums, number, number.clone()});
+    return;
+  }
   const Attention a = read_attention(r, 0, 5);
   const at::Tensor sums = at::logsumexp(a.scores, -1);
   const at::Tensor number = at::zeros({}, at::TensorOptions(at::kLong));
@@ -221,6 +244,14 @@ at::Tensor sum_heads(const at::Tensor& x, int64_t key_heads) {
 
 // Operands: grad, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?, offset?.
 void sdpa_backward(R r, Results results) {
+  if (fits_blocked(r, 1)) {
+    auto [d_q, d_k, d_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        r.tensor(0), r.tensor(1), r.tensor(2), r.tensor(3), r.tensor(5), r.tensor(6),
+        /*dropout_p=*/0.0, r.attr_int(0) != 0, {}, scale_of(r, 8));
+    results->append({d_q, d_k, d_v});
+    if (r.record().result_count > 3) results->emplace_back();  // no bias, so no gradient of it
+    return;
+  }
   const Attention a = read_attention(r, 1, 8);
   const at::Tensor grad = r.tensor(0).to(a.q.scalar_type());
   const at::Tensor weights = weights_of(a, r.tensor(6).to(a.q.scalar_type()));

@@ -58,6 +58,35 @@ def test_programs_interpreted_then_compiled(device):
         fuzz_views.check_seed(seed, device, value_checks=0.15)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+  "heads, key_heads, length, keys, width, value_width",
+  [
+    (3, 3, 7, 7, 8, 8),
+    (2, 2, 5, 9, 8, 8),
+    (2, 2, 9, 5, 8, 8),
+    (4, 2, 6, 6, 8, 8),
+    (2, 2, 6, 6, 8, 4),
+  ],
+)
+def test_attention_interpreted(heads, key_heads, length, keys, width, value_width, causal, dtype):
+  """Plain heads take PyTorch's blocked kernel; grouped ones and other widths plain products."""
+  generator = torch.Generator().manual_seed(0)
+  shapes = [(heads, length, width), (key_heads, keys, width), (key_heads, keys, value_width)]
+  inputs = [torch.randn(2, *shape, generator=generator).to(dtype) for shape in shapes]
+  results = []
+  for device in ("cpu", "tpu"):
+    leaves = [x.to(device).detach().clone().requires_grad_() for x in inputs]
+    out = torch.nn.functional.scaled_dot_product_attention(
+      *leaves, is_causal=causal, enable_gqa=heads != key_heads, scale=0.3
+    )
+    out.sum().backward()
+    results.append([out.detach().cpu()] + [x.grad.cpu() for x in leaves])
+  tolerance = 2e-5 if dtype is torch.float32 else 4e-2
+  torch.testing.assert_close(results[1], results[0], rtol=tolerance, atol=tolerance)
+
+
 def sgd(parameters):
   return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
