@@ -2,7 +2,7 @@
 // of the overload that it came from.
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <iterator>
+#include <cstring>
 #include <sstream>
 #include <vector>
 
@@ -223,11 +223,13 @@ c10::OperatorName operator_name(const std::string& base, const std::string& over
 std::unique_ptr<HostForm> make_overload_form(const tpu_record_t& record) {
   const tpu_op_info_t* info = tpu_op_info(record.op);
   if (!has_rule_form(record)) return nullptr;
-  const char* question = tpu_op_question(record.op);
+  // The name that devices of their own register convolutions under has no CPU kernel. (Who answers
+  // for a row's metadata, tpu_op_question, may compute something else.)
+  const bool convolution = std::strcmp(info->name, "convolution") == 0;
   std::istringstream names(info->aten);
   for (std::string name; names >> name;) {
     const size_t dot = name.find('.');
-    const std::string base = question != nullptr ? question : name.substr(0, dot);
+    const std::string base = convolution ? "convolution" : name.substr(0, dot);
     const auto op = c10::Dispatcher::singleton().findSchema(
         operator_name(base, dot == std::string::npos ? "" : name.substr(dot + 1)));
     if (!op.has_value()) continue;

@@ -38,6 +38,20 @@ def pytest_report_header(config):
   return f"torch {torch.__version__}, device under test: {DEVICE} = {name}"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def tier(request):
+  """What runs new windows in a file that says TIER = "interpreted" or "compiled"."""
+  wanted = getattr(request.module, "TIER", None)
+  if wanted is None or not has_modes():
+    yield
+    return
+  from torch_tpu import _C
+
+  _C.env_override("TORCH_TPU_TIERS", wanted)
+  yield
+  _C.env_override("TORCH_TPU_TIERS", None)
+
+
 @pytest.fixture
 def device():
   return DEVICE

@@ -8,6 +8,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from op_table import read
 from support import DEVICE, TEST_ALL, has_modes, synchronize
 
+TIER = "interpreted"  # about calls, not about programs
 pytestmark = [
   pytest.mark.skipif(not has_modes(), reason="compares the device with the CPU"),
   pytest.mark.filterwarnings("ignore"),

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from support import DEVICE, counting, fallback_stats, has_modes
 
+TIER = "interpreted"  # about calls, not about programs
 pytestmark = pytest.mark.skipif(not has_modes(), reason="compares the device with the CPU")
 
 BOOL = torch.tensor([True, False])

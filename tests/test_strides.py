@@ -17,6 +17,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from support import has_modes
 from torch_tpu import _C
 
+TIER = "interpreted"  # about calls, not about programs
 pytestmark = pytest.mark.skipif(not has_modes(), reason="fake tensors promise for devices")
 
 SAMPLES = 8  # of each entry, from all over its list
