@@ -1,5 +1,6 @@
 // Forms of rows that are the engine's own, or whose kernels put their operands in an order of their
 // own; core/lower says which.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -69,9 +70,21 @@ void view_write(R r, Results results) {
   const bool plain = base.contiguous;
   at::Tensor flat = plain ? r.writable(0, r.result_id(0)).view({base.numel})
                           : in_storage_order(r.value(0), base).clone();
-  const at::Tensor target = at::as_strided(flat, {view.sizes, view.rank}, {view.strides, view.rank},
-                                           r.scalar(2).toLong());
-  target.copy_(r.tensor(1).view({view.sizes, view.rank}));
+  const at::Tensor value = r.tensor(1).view({view.sizes, view.rank});
+  const auto seen_by_view = [&](const at::Tensor& base_in_order) {
+    return at::as_strided(base_in_order, {view.sizes, view.rank}, {view.strides, view.rank},
+                          r.scalar(2).toLong());
+  };
+  const at::Tensor target = seen_by_view(flat);
+  if (at::has_internal_overlap(target) == at::MemOverlap::No) {
+    target.copy_(value);
+  } else {
+    // One number for all elements may be written to one place several times.
+    const at::Tensor places = at::arange(base.numel, at::TensorOptions(at::kLong));
+    const c10::List<std::optional<at::Tensor>> indices(
+        {std::optional<at::Tensor>(seen_by_view(places).reshape({-1}))});
+    flat.index_put_(indices, value.reshape({-1}));
+  }
   results->push_back(plain ? flat : from_storage_order(flat, base));
 }
 
