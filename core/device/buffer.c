@@ -246,7 +246,10 @@ static tpu_status_t await_event(const tpu_plugin_t* plugin, pjrt_event_t* event)
 }
 
 #define POLL_MOST_NS 1000000
-#define STOP_EVERY_NS 100000000
+
+tpu_status_t tpu_stop_ask(tpu_stop_t stop) {
+  return stop() ? tpu_status_make(TPU_CANCELLED, "interrupted while waiting for the device") : NULL;
+}
 
 /* Waits until the event is ready, failed, or cannot be asked; an await then tells which. */
 static tpu_status_t poll_event(const tpu_plugin_t* plugin, pjrt_event_t* event, tpu_stop_t stop) {
@@ -260,9 +263,9 @@ static tpu_status_t poll_event(const tpu_plugin_t* plugin, pjrt_event_t* event, 
     (void)nanosleep(&pause, NULL);  // a signal ends it early
     waited += pause.tv_nsec;
     if (pause.tv_nsec < POLL_MOST_NS) pause.tv_nsec += pause.tv_nsec / 8;
-    if (waited < STOP_EVERY_NS) continue;
+    if (waited < TPU_STOP_EVERY_NS) continue;
     waited = 0;
-    if (stop()) return tpu_status_make(TPU_CANCELLED, "interrupted while waiting for the device");
+    TPU_RETURN_IF_ERROR(tpu_stop_ask(stop));
   }
 }
 

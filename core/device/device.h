@@ -97,7 +97,10 @@ TPU_MUST_USE tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer);
 /* The same, but asks `stop` (may be NULL) every 100 ms and gives up with TPU_CANCELLED when that
  * says so. The content comes nevertheless. */
 typedef bool (*tpu_stop_t)(void);
+#define TPU_STOP_EVERY_NS 100000000
 TPU_MUST_USE tpu_status_t tpu_buffer_await_unless(tpu_buffer_t* buffer, tpu_stop_t stop);
+/* Asks `stop`: TPU_CANCELLED if the wait is to end, else NULL. */
+TPU_MUST_USE tpu_status_t tpu_stop_ask(tpu_stop_t stop);
 
 /* Host pointer to the content on host-addressable platforms (after an await); else
  * TPU_UNIMPLEMENTED. Valid while a reference to the buffer is held. */

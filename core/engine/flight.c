@@ -322,20 +322,17 @@ void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
   run_here(e, flight);
 }
 
-#define STOP_EVERY_NS 100000000
-
 tpu_status_t tpui_wait_landing(tpu_engine_t* e) {
   struct timespec until;
   (void)clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += STOP_EVERY_NS;
+  until.tv_nsec += TPU_STOP_EVERY_NS;
   until.tv_sec += until.tv_nsec / 1000000000;
   until.tv_nsec %= 1000000000;
   if (pthread_cond_timedwait(&e->landed, &e->lock, &until) == 0 || e->stop == NULL) return NULL;
   tpu_mutex_unlock(&e->lock);
-  bool stopped = e->stop();
+  tpu_status_t status = tpu_stop_ask(e->stop);
   tpu_mutex_lock(&e->lock);
-  return stopped ? tpu_status_make(TPU_CANCELLED, "interrupted while waiting for the device")
-                 : NULL;
+  return status;
 }
 
 tpu_status_t tpui_wait_idle(tpu_engine_t* e) {

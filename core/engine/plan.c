@@ -239,20 +239,26 @@ static tpu_status_t fill_variant(maker_t* m) {
   return status;
 }
 
-/* One program per op, so that only the op that cannot be compiled fails; every result is kept and
- * no content is given away, so that what it would have overwritten can come back. */
-static tpu_status_t fill_variant_singly(maker_t* m) {
+/* A step per op, each with its own error. */
+static tpu_status_t realize_singly(maker_t* m, const uint8_t* external_dead) {
   tpu_partition_t partition;
   tpu_partition_options_t options = *m->planner->partition;
   options.single = true;
+  TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, external_dead,
+                                    m->variant->slot_dynamic, &options, &partition));
+  tpu_status_t status = realize_partition(m, &partition, true);
+  tpu_partition_free(&partition);
+  return status;
+}
+
+/* One program per op, so that only the op that cannot be compiled fails; every result is kept and
+ * no content is given away, so that what it would have overwritten can come back. */
+static tpu_status_t fill_variant_singly(maker_t* m) {
   m->variant->single = true;
   memset(m->variant->live, 1, m->window.value_count);
   void* none_dead = NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(m->window.external_count + 1, 1, &none_dead));
-  tpu_status_t status = tpu_partition(&m->window, m->variant->live, none_dead,
-                                      m->variant->slot_dynamic, &options, &partition);
-  if (status == NULL) status = realize_partition(m, &partition, true);
-  tpu_partition_free(&partition);
+  tpu_status_t status = realize_singly(m, none_dead);
   tpu_free(none_dead);
   return status;
 }
@@ -302,16 +308,17 @@ static tpu_status_t fill_or_single(maker_t* m) {
 /* Below this, running costs less than waking the launch thread (about 10 us). */
 #define HEAVY_ELEMENTS 65536
 
-static bool is_heavy(const tpu_window_t* w) {
-  int64_t elements = 0;
+static bool is_heavy(const tpu_window_t* w) { return tpui_window_elements(w) > HEAVY_ELEMENTS; }
+
+double tpui_window_elements(const tpu_window_t* w) {
+  double elements = 0;
   for (uint32_t v = 0; v < w->value_count; ++v) {
-    elements += tpu_meta_get(w->value_metas[v])->numel;
-    if (elements > HEAVY_ELEMENTS) return true;
+    elements += (double)tpu_meta_get(w->value_metas[v])->numel;
   }
   for (uint32_t i = 0; i < w->external_count; ++i) {
-    elements += tpu_meta_get(w->external_metas[i])->numel;
+    elements += (double)tpu_meta_get(w->external_metas[i])->numel;
   }
-  return elements > HEAVY_ELEMENTS;
+  return elements;
 }
 
 tpu_status_t tpui_variant_fill(const tpui_planner_t* planner, const tpui_plan_t* plan,
@@ -369,16 +376,9 @@ static void remember_occurrence(tpui_plan_t* plan, const tpu_slot_t* slots, cons
 
 /* Numbers are arguments wherever a program can be made with them. */
 static tpu_status_t fill_interpreted(maker_t* m) {
-  tpu_partition_t partition;
-  tpu_partition_options_t options = *m->planner->partition;
-  options.single = true;
   m->variant->interpreted = true;
   memset(m->variant->slot_dynamic, 1, m->window.slot_count);
-  TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, m->external_dead,
-                                    m->variant->slot_dynamic, &options, &partition));
-  tpu_status_t status = realize_partition(m, &partition, true);
-  tpu_partition_free(&partition);
-  return status;
+  return realize_singly(m, m->external_dead);
 }
 
 tpu_status_t tpui_plan_interpret(const tpui_planner_t* planner, tpui_plan_t* plan,

@@ -117,6 +117,8 @@ TPU_MUST_USE tpu_status_t tpui_variant_fill(const tpui_planner_t* planner, const
                                             tpui_variant_t* variant, const uint8_t* external_dead);
 void tpui_plan_adopt(tpui_plan_t* plan, tpui_variant_t* variant);
 
+/* Elements that the window reads and makes. A double: their sum may exceed int64. */
+double tpui_window_elements(const tpu_window_t* window);
 /* How often windows like this one are interpreted, and the end of a build; see tier.c. */
 uint32_t tpui_tier_interpretations(const tpu_window_t* window);
 void tpui_build_free(tpui_build_t* build);

@@ -42,13 +42,7 @@ static double products_of(const tpu_window_t* w, const tpu_record_t* r) {
 }
 
 uint32_t tpui_tier_interpretations(const tpu_window_t* w) {
-  double elements = 0, products = 0, records = (double)w->record_count;
-  for (uint32_t v = 0; v < w->value_count; ++v) {
-    elements += (double)tpu_meta_get(w->value_metas[v])->numel;
-  }
-  for (uint32_t i = 0; i < w->external_count; ++i) {
-    elements += (double)tpu_meta_get(w->external_metas[i])->numel;
-  }
+  double elements = tpui_window_elements(w), products = 0, records = (double)w->record_count;
   for (uint32_t i = 0; i < w->record_count; ++i) {
     tpu_record_t r;
     tpu_window_record(w, i, &r);

@@ -132,7 +132,8 @@ tpu_status_t tpu_host_step_run(const tpu_host_step_t* step, tpu_device_t* device
     TPU_LAYOUT_ADD(&layout, given, operands);
     TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   }
-  for (uint32_t i = 0; i < step->input_count; ++i) given[i] = donated[i] && step->once[i];
+  for (uint32_t i = 0; i < step->input_count; ++i)
+    given[i] = donated != NULL && donated[i] && step->once[i];
   tpu_status_t status =
       tpu_device_run_host(device, call_user, &r, (int)step->input_count, inputs, given,
                           (int)step->output_count, step->output_metas, outputs);

@@ -41,7 +41,7 @@ TPU_MUST_USE tpu_status_t tpu_host_step_make(const tpu_host_ops_t* ops,
                                              tpu_host_step_t** out_step);
 
 /* Runs it: buffers as for tpu_device_run_host, inputs in the program's order, `outputs` in the
- * order of its outputs. */
+ * order of its outputs. `donated` NULL: nothing is given away. */
 TPU_MUST_USE tpu_status_t tpu_host_step_run(const tpu_host_step_t* step, tpu_device_t* device,
                                             const tpu_slot_t* slots, tpu_buffer_t* const* inputs,
                                             const uint8_t* donated, tpu_buffer_t** outputs);

@@ -105,10 +105,9 @@ static tpu_status_t run_program(tpu_job_t* job, const tpu_step_t* step, tpu_job_
 
 static tpu_status_t run_on_host(tpu_job_t* job, const tpu_step_t* step, tpu_job_donate_t donate,
                                 tpu_buffer_t** inputs, uint8_t* donated, tpu_buffer_t** outputs) {
-  static const uint8_t none_given[INLINE_BUFFERS];
-  bool preserve = donate == TPU_JOB_PRESERVE && step->input_count <= INLINE_BUFFERS;
+  bool preserve = donate == TPU_JOB_PRESERVE;
   tpu_status_t status = tpu_host_step_run(step->host, job->device, job->slots, inputs,
-                                          preserve ? none_given : donated, outputs);
+                                          preserve ? NULL : donated, outputs);
   if (preserve && status == NULL) drop_given(step->input_count, inputs, donated);
   return status;
 }
