@@ -14,12 +14,17 @@
 
 namespace tpu_shim {
 
-namespace {
-
 c10::OperatorName operator_name(const std::string& text) {
   const size_t dot = text.find('.');
   return {"aten::" + text.substr(0, dot), dot == std::string::npos ? "" : text.substr(dot + 1)};
 }
+
+std::vector<std::string> names_of(tpu_op_t row) {
+  std::istringstream text(tpu_op_info(row)->aten);
+  return {std::istream_iterator<std::string>(text), {}};
+}
+
+namespace {
 
 // Plans are made at an overload's first call: import stays cheap.
 class BoxedKernel final : public c10::OperatorKernel {
@@ -43,11 +48,6 @@ class BoxedKernel final : public c10::OperatorKernel {
   tpu_op_t row_;
   std::atomic<Overload*> plan_{nullptr};
 };
-
-std::vector<std::string> names_of(tpu_op_t row) {
-  std::istringstream text(tpu_op_info(row)->aten);
-  return {std::istream_iterator<std::string>(text), {}};
-}
 
 bool has_flag(tpu_op_t row, uint32_t flag) { return (tpu_op_info(row)->flags & flag) != 0; }
 

@@ -33,6 +33,10 @@ at::Tensor run_unboxed(Overload* o, Args&&... args) {
   return std::move(stack.front()).toTensor();
 }
 
+// What the table names for a row, such as "add.Tensor", and such a name as PyTorch's.
+std::vector<std::string> names_of(tpu_op_t row);
+c10::OperatorName operator_name(const std::string& text);
+
 // Overloads that the table names and the device does not serve, each with the reason. For tests.
 std::vector<std::string> unregistered_ops();
 

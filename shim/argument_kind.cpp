@@ -4,12 +4,12 @@
 
 namespace tpu_shim {
 
-namespace {
-
 c10::TypePtr strip_optional(c10::TypePtr type) {
   if (auto optional = type->cast<c10::OptionalType>()) return optional->getElementType();
   return type;
 }
+
+namespace {
 
 ArgumentKind list_kind(const c10::ListType& list) {
   switch (strip_optional(list.getElementType())->kind()) {

@@ -25,6 +25,9 @@ enum class ArgumentKind : uint8_t {
   kUnsupported,  // no place in the table's rule
 };
 
+// T of an optional T.
+c10::TypePtr strip_optional(c10::TypePtr type);
+
 // Of an argument of an overload that the row serves.
 ArgumentKind argument_kind(tpu_op_t row, const c10::Argument& arg);
 

@@ -3,9 +3,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstring>
-#include <sstream>
 #include <vector>
 
+#include "adapter.h"
 #include "argument_kind.h"
 #include "host_ops.h"
 
@@ -60,13 +60,11 @@ class OverloadForm final : public HostForm {
 };
 
 bool is_bool(const c10::TypePtr& type) {
-  if (auto optional = type->cast<c10::OptionalType>()) return is_bool(optional->getElementType());
-  return type->kind() == c10::TypeKind::BoolType;
+  return strip_optional(type)->kind() == c10::TypeKind::BoolType;
 }
 
 c10::IValue list_value(const c10::Argument& arg, c10::IntArrayRef values) {
-  c10::TypePtr type = arg.real_type();
-  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  const c10::TypePtr type = strip_optional(arg.real_type());
   if (!is_bool(type->expectRef<c10::ListType>().getElementType())) {
     return c10::IValue(values.vec());
   }
@@ -128,20 +126,13 @@ bool OverloadForm::add(const c10::Argument& arg, const tpu_record_t& record) {
       fill(kind, operand_++, 1);
       return true;
     }
-    case ArgumentKind::kTensorList: {
-      if (tpu_attr_kind(record.attrs, attribute_) != TPU_ATTR_INT) return false;
-      const int count = static_cast<int>(tpu_attr_int(record.attrs, attribute_++, 0));
-      if (count > record.operand_count - operand_) return false;
-      const auto& list = arg.real_type()->expectRef<c10::ListType>();
-      fill(kind, operand_, count, list.getElementType()->kind() == c10::TypeKind::OptionalType);
-      operand_ += count;
-      return true;
-    }
+    case ArgumentKind::kTensorList:
     case ArgumentKind::kDataList: {
       if (tpu_attr_kind(record.attrs, attribute_) != TPU_ATTR_INT) return false;
       const int count = static_cast<int>(tpu_attr_int(record.attrs, attribute_++, 0));
       if (count > record.operand_count - operand_) return false;
-      fill(kind, operand_, count);
+      const auto& list = strip_optional(arg.real_type())->expectRef<c10::ListType>();
+      fill(kind, operand_, count, list.getElementType()->kind() == c10::TypeKind::OptionalType);
       operand_ += count;
       return true;
     }
@@ -214,10 +205,6 @@ c10::IValue OverloadForm::argument(const Filled& f, const HostRecord& record) co
   }
 }
 
-c10::OperatorName operator_name(const std::string& base, const std::string& overload) {
-  return {"aten::" + base, overload};
-}
-
 }  // namespace
 
 std::unique_ptr<HostForm> make_overload_form(const tpu_record_t& record) {
@@ -226,12 +213,9 @@ std::unique_ptr<HostForm> make_overload_form(const tpu_record_t& record) {
   // The name that devices of their own register convolutions under has no CPU kernel. (Who answers
   // for a row's metadata, tpu_op_question, may compute something else.)
   const bool convolution = std::strcmp(info->name, "convolution") == 0;
-  std::istringstream names(info->aten);
-  for (std::string name; names >> name;) {
-    const size_t dot = name.find('.');
-    const std::string base = convolution ? "convolution" : name.substr(0, dot);
-    const auto op = c10::Dispatcher::singleton().findSchema(
-        operator_name(base, dot == std::string::npos ? "" : name.substr(dot + 1)));
+  for (const std::string& name : names_of(record.op)) {
+    const auto op =
+        c10::Dispatcher::singleton().findSchema(operator_name(convolution ? "convolution" : name));
     if (!op.has_value()) continue;
     auto form = std::make_unique<OverloadForm>(*op);
     if (form->fit(record)) return form;

@@ -70,10 +70,9 @@ void view_write(R r, Results results) {
   const bool plain = base.contiguous;
   at::Tensor flat = plain ? r.writable(0, r.result_id(0)).view({base.numel})
                           : in_storage_order(r.value(0), base).clone();
-  const at::Tensor value = r.tensor(1).view({view.sizes, view.rank});
+  const at::Tensor value = r.tensor(1).view(sizes_of(view));
   const auto seen_by_view = [&](const at::Tensor& base_in_order) {
-    return at::as_strided(base_in_order, {view.sizes, view.rank}, {view.strides, view.rank},
-                          r.scalar(2).toLong());
+    return at::as_strided(base_in_order, sizes_of(view), strides_of(view), r.scalar(2).toLong());
   };
   const at::Tensor target = seen_by_view(flat);
   if (at::has_internal_overlap(target) == at::MemOverlap::No) {
@@ -279,9 +278,7 @@ void sdpa_backward(R r, Results results) {
 
 // --- optimizers ---
 
-double number(R r, int k) {
-  return r.is_number(k) ? r.scalar(k).toDouble() : r.tensor(k).item().toDouble();
-}
+double number(R r, int k) { return r.number(k).toDouble(); }
 
 // Operand k, a state, as it becomes result `result`.
 at::Tensor state(R r, int k, int result) { return r.writable(k, r.result_id(result)); }

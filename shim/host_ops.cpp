@@ -21,12 +21,7 @@ namespace {
 
 alignas(64) char g_nothing[64];  // where content of no bytes is
 
-c10::IntArrayRef sizes_of(const tpu_meta_t& meta) { return {meta.sizes, meta.rank}; }
-c10::IntArrayRef strides_of(const tpu_meta_t& meta) { return {meta.strides, meta.rank}; }
-
-at::Tensor empty_like_meta(const tpu_meta_t& meta) {
-  return at::Tensor(at::detail::empty_cpu(sizes_of(meta), scalar_type_from(meta.dtype)));
-}
+at::Tensor empty_like_meta(const tpu_meta_t& meta) { return empty_sized(meta, meta.dtype); }
 
 void release_tensor(void* owner) {
   c10::intrusive_ptr<c10::TensorImpl>::reclaim(static_cast<c10::TensorImpl*>(owner));
@@ -149,6 +144,10 @@ tpu_status_t run(void* prepared, const tpu_host_op_t* op, tpu_host_block_t* out_
 }
 
 }  // namespace
+
+at::Tensor empty_sized(const tpu_meta_t& meta, tpu_dtype_t dtype) {
+  return at::Tensor(at::detail::empty_cpu(sizes_of(meta), scalar_type_from(dtype)));
+}
 
 const tpu_host_ops_t* host_ops() {
   static constexpr tpu_host_ops_t ops = {&prepare, &allowed, &run};

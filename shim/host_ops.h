@@ -21,6 +21,11 @@ namespace tpu_shim {
 // What the engine calls; lives forever.
 const tpu_host_ops_t* host_ops();
 
+inline c10::IntArrayRef sizes_of(const tpu_meta_t& meta) { return {meta.sizes, meta.rank}; }
+inline c10::IntArrayRef strides_of(const tpu_meta_t& meta) { return {meta.strides, meta.rank}; }
+// A new CPU tensor, row-major, with these sizes.
+at::Tensor empty_sized(const tpu_meta_t& meta, tpu_dtype_t dtype);
+
 using HostResults = c10::SmallVector<at::Tensor, 4>;
 
 // One record while it runs.
@@ -40,6 +45,8 @@ class HostRecord {
   std::optional<at::Tensor> optional(int k) const;
   // A number operand.
   at::Scalar scalar(int k) const;
+  // A number, or the content of a tensor with one element.
+  at::Scalar number(int k) const { return is_number(k) ? scalar(k) : tensor(k).item(); }
   // Operand k as a tensor that may be written and become a result of these metadata: the operand's
   // own memory where nobody needs it any more, else a copy.
   at::Tensor writable(int k, tpu_meta_id_t meta) const;

@@ -1,6 +1,5 @@
 // Forms of random rows: the C kernels of core/host, which programs on the CPU platform call too, so
 // that the numbers are the same bits.
-#include <ATen/EmptyTensor.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -20,10 +19,6 @@ using R = const HostRecord&;
 // Numbers that one thread draws at least; a multiple of the 4 that a counter gives.
 constexpr int64_t kGrain = 4096;
 
-int64_t whole_number(R r, int k) {
-  return r.is_number(k) ? r.scalar(k).toLong() : r.tensor(k).item().toLong();
-}
-
 // The operands of a random row end with the generator's state.
 int parameter_at(R r, int back) { return r.operand_count() - 2 - back; }
 
@@ -31,8 +26,8 @@ tpu_random_draw_t draw_of(R r, tpu_random_kind_t kind, tpu_dtype_t math) {
   tpu_random_draw_t draw{};
   draw.kind = kind;
   draw.math = math;
-  draw.seed = static_cast<uint64_t>(whole_number(r, r.operand_count() - 2));
-  draw.offset = static_cast<uint64_t>(whole_number(r, r.operand_count() - 1));
+  draw.seed = static_cast<uint64_t>(r.number(r.operand_count() - 2).toLong());
+  draw.offset = static_cast<uint64_t>(r.number(r.operand_count() - 1).toLong());
   return draw;
 }
 
@@ -42,7 +37,7 @@ tpu_random_parameter_t parameter(R r, int k, tpu_dtype_t math, const tpu_meta_t&
   const c10::ScalarType type = scalar_type_from(math);
   const at::Tensor x = r.tensor(k).to(type);
   if (x.dim() == 0) return {x.item().toDouble(), nullptr};
-  *kept = x.expand({result.sizes, result.rank}).contiguous();
+  *kept = x.expand(sizes_of(result)).contiguous();
   return {0, kept->const_data_ptr()};
 }
 
@@ -50,8 +45,7 @@ tpu_random_parameter_t parameter(R r, int k, tpu_dtype_t math, const tpu_meta_t&
 at::Tensor drawn(const tpu_random_draw_t& draw, const tpu_meta_t& result) {
   const tpu_dtype_t dtype =
       tpu_random_takes(draw.kind, draw.math, result.dtype) ? result.dtype : draw.math;
-  const at::Tensor out = at::Tensor(
-      at::detail::empty_cpu(c10::IntArrayRef(result.sizes, result.rank), scalar_type_from(dtype)));
+  const at::Tensor out = empty_sized(result, dtype);
   char* data = static_cast<char*>(out.mutable_data_ptr());
   const int64_t chunks = (out.numel() + kGrain - 1) / kGrain;
   at::parallel_for(0, chunks, 4, [&](int64_t first, int64_t last) {
