@@ -194,6 +194,25 @@ def test_failed_operation_leaves_the_rest(device, eager):
     assert (x * 2).tolist() == [2, 2, 2, 2]
 
 
+def test_programs_built_in_the_background_check_their_data():
+  """In a process of its own: nothing else has made a program before."""
+  code = """
+import torch
+x = torch.arange(4.0, device="tpu")
+def pick(i):
+  return x.index_select(0, torch.tensor([i, 1]).to("tpu")).tolist()
+for _ in range(6):
+  assert pick(2) == [2.0, 1.0]
+compiled = torch.tpu.compile_stats()["compiles"]
+try:
+  pick(7)
+except IndexError as error:
+  print(compiled, error)
+"""
+  out = child(code, env=INTERPRETED | {"TORCH_TPU_CACHE": "0"}).stdout
+  assert out.startswith("1 ") and "index 7 is out of range for size 4" in out
+
+
 def test_content_goes_between_the_tiers(device):
   """Memory of a CPU kernel is given to programs, which write in it, and comes back."""
   x = torch.zeros(1000, device=device)

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/env.h"
 #include "base/log.h"
 #include "engine/errors.h"
 #include "engine/flags.h"
@@ -71,10 +70,10 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   TPU_RETURN_IF_ERROR(find_plan(e, window, out_plan));
   if (*out_plan == NULL) return NULL;
   (*out_plan)->last_use = ++e->plans.clock;
-  tpui_planner_t planner = tpui_planner(e);
   bool interpret;
   TPU_RETURN_IF_ERROR(tpui_tier_choose(e, *out_plan, live, dead, &interpret));
   if (TPU_UNLIKELY(interpret)) {
+    tpui_planner_t planner = tpui_planner(e);
     return tpui_plan_interpret(&planner, *out_plan, e->recorder.slots, live, dead,
                                e->in_flight == 0, out_variant);
   }
@@ -87,7 +86,7 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
   TPU_RETURN_IF_ERROR(bound_programs(e, *out_plan));
-  e->partition.checks = tpu_env_bool(TPU_ENV_CHECK_INDEX);
+  tpui_planner_t planner = tpui_planner(e);
   return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
 }
 

@@ -232,7 +232,7 @@ static tpu_status_t realize_partition(maker_t* m, const tpu_partition_t* partiti
 static tpu_status_t fill_variant(maker_t* m) {
   tpu_partition_t partition;
   TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, m->external_dead,
-                                    m->variant->slot_dynamic, m->planner->partition, &partition));
+                                    m->variant->slot_dynamic, &m->planner->partition, &partition));
   tpu_status_t status = tpu_partition_share(&m->window, &partition, m->variant->slot_dynamic);
   if (status == NULL) status = realize_partition(m, &partition, false);
   tpu_partition_free(&partition);
@@ -242,7 +242,7 @@ static tpu_status_t fill_variant(maker_t* m) {
 /* A step per op, each with its own error. */
 static tpu_status_t realize_singly(maker_t* m, const uint8_t* external_dead) {
   tpu_partition_t partition;
-  tpu_partition_options_t options = *m->planner->partition;
+  tpu_partition_options_t options = m->planner->partition;
   options.single = true;
   TPU_RETURN_IF_ERROR(tpu_partition(&m->window, m->variant->live, external_dead,
                                     m->variant->slot_dynamic, &options, &partition));
@@ -420,7 +420,7 @@ tpu_status_t tpui_plan_pieces(const tpui_planner_t* planner, const tpui_plan_t* 
     memcpy(m.variant->slot_dynamic, like->slot_dynamic, plan->window.slot_count);
   }
   tpu_partition_t partition;
-  tpu_partition_options_t options = *planner->partition;
+  tpu_partition_options_t options = planner->partition;
   options.single = pieces->single;
   options.checks = pieces->checks;
   tpu_status_t status =

@@ -54,8 +54,8 @@ typedef struct tpui_plan_cache_t {
 
 typedef struct tpui_planner_t {
   tpu_compiler_t* compiler;
-  const tpu_partition_options_t* partition;
-  const tpu_host_ops_t* host_ops;  // NULL: nothing is interpreted
+  tpu_partition_options_t partition;  // a copy: plans are also made without the lock
+  const tpu_host_ops_t* host_ops;     // NULL: nothing is interpreted
 } tpui_planner_t;
 
 /* The plan with this structure, or NULL. */

@@ -256,7 +256,7 @@ static tpu_status_t run_pieces(tpui_flight_t* f, uint32_t count, bool single, bo
   tpui_pieces_t pieces = {.records = f->rescue->records,
                           .record_count = count,
                           .single = single,
-                          .checks = e->partition.checks && !again,
+                          .checks = planner.partition.checks && !again,
                           .live = f->rescue->live,
                           .external_dead = f->rescue->dead};
   tpui_variant_t* variant = NULL;

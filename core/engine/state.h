@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "base/env.h"
 #include "base/thread.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
@@ -99,8 +100,10 @@ struct tpu_engine_t {
 };
 
 static inline tpui_planner_t tpui_planner(const tpu_engine_t* e) {
-  return (tpui_planner_t){
-      .compiler = e->compiler, .partition = &e->partition, .host_ops = e->host_ops};
+  tpui_planner_t planner = {
+      .compiler = e->compiler, .partition = e->partition, .host_ops = e->host_ops};
+  planner.partition.checks = tpu_env_bool(TPU_ENV_CHECK_INDEX);
+  return planner;
 }
 
 static inline void tpui_storage_set(tpu_storage_t* storage, tpu_value_t* value) {
