@@ -66,6 +66,7 @@ static void take_window(tpu_engine_t* e, tpui_flight_t* f) {
   }
   for (size_t i = 0; i < r->external_count; ++i) {
     tpu_value_retain(f->job.externals[i]);
+    ++f->job.externals[i]->passing_refs;
     if (f->job.external_dead[i]) tpu_value_set_given(&e->pool, f->job.externals[i], true);
   }
   f->job.external_count = (uint32_t)r->external_count;
@@ -166,10 +167,10 @@ static void aim_back(tpui_undo_t* undos, size_t count, const tpui_undo_t* lost, 
                      tpu_value_pool_t* pool) {
   for (size_t i = 0; i < count; ++i) {
     if (undos[i].serial != lost->serial || undos[i].old != lost->failed) continue;
-    --lost->failed->undo_refs;
+    --lost->failed->passing_refs;
     tpu_value_release(pool, lost->failed);
     undos[i].old = former;
-    ++former->undo_refs;
+    ++former->passing_refs;
     tpu_value_retain(former);
   }
 }
@@ -265,10 +266,11 @@ static void finish_flight(tpui_flight_t* f) {
   for (uint32_t v = 0; v < f->job.value_count; ++v) tpu_buffer_release(f->job.buffers[v]);
   for (size_t i = 0; i < f->undo_count; ++i) {
     if (f->undo[i].old == NULL) continue;
-    --f->undo[i].old->undo_refs;
+    --f->undo[i].old->passing_refs;
     tpu_value_release(&e->pool, f->undo[i].old);
   }
   for (uint32_t i = 0; i < f->job.external_count; ++i) {
+    --f->job.externals[i]->passing_refs;
     tpu_value_release(&e->pool, f->job.externals[i]);
   }
   tpu_free(f->rescue);

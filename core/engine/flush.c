@@ -20,8 +20,8 @@ static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** ou
   uint8_t *live = e->flags, *dead = e->flags + r->value_count;
   for (size_t v = 0; v < r->value_count; ++v) live[v] = r->values[v] != NULL;
   for (size_t i = 0; i < r->external_count; ++i) {
-    // The window holds one reference, undo entries some; anything beyond is a user.
-    dead[i] = r->externals[i]->refs == 1 + r->externals[i]->undo_refs;
+    // The window holds one reference, jobs on their way and undo entries some; else it is a user.
+    dead[i] = r->externals[i]->refs == 1 + r->externals[i]->passing_refs;
   }
   *out_live = live;
   *out_dead = dead;

@@ -140,7 +140,7 @@ static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t 
   if (old->state != TPU_VALUE_RECORDED) {
     undo.old = old;
     tpu_value_retain(old);
-    ++old->undo_refs;
+    ++old->passing_refs;
   } else {
     undo.old_number = old->pending.number;
   }

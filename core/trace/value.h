@@ -19,7 +19,8 @@ typedef enum tpu_value_state_t {
 
 typedef struct tpu_value_t {
   int32_t refs;              // storages, externals of the window and of jobs, undo entries
-  int32_t undo_refs;         // of these, undo entries: they do not keep a buffer from donation
+  int32_t passing_refs;      // of these, undo entries and jobs: they keep no buffer from donation,
+                             // since jobs run in order and a later one begins after they are gone
   tpu_meta_id_t meta;        // dtype, sizes and the strides that lay it out in its storage
   uint32_t external_window;  // window that lists it as external ...
   uint32_t external_number;  // ... under this number

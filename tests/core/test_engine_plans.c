@@ -238,6 +238,29 @@ TPU_TEST(plan_does_not_donate_what_is_held) {
   world_close(&w);
 }
 
+/* A job on its way reads the content before the one that takes it begins, so it holds nothing: how
+ * long it runs must not decide whether an in-place op copies. */
+TPU_TEST(plan_donates_what_only_jobs_before_it_read) {
+  enum { SIZE = 70000, BYTES = SIZE * 4 };  // worth the launch thread
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_STRICT));
+  tensor_t a = world_range(&w, SIZE, 1), doubled[2];
+  for (int held = 0; held < 2; ++held) {
+    w.fake->hold(held);
+    tpu_device_memory_reset_peak(tpu_engine_device(w.engine));
+    doubled[held] = world_scale(&w, TPU_OP_MUL, a, 2);
+    world_update_by(&w, TPU_OP_ADD, a, 1);
+    TPU_EXPECT(w.engine->in_flight == 2 || !held);
+    w.fake->hold(false);
+    world_sync(&w);
+    TPU_EXPECT_EQ(memory_of(&w).bytes_peak, (2 + held) * BYTES);
+    EXPECT_CONTENT(&w, doubled[held], 0, 0);
+  }
+  EXPECT_CONTENT(&w, a, 0, 0);
+  drop(&a), drop(&doubled[0]), drop(&doubled[1]);
+  world_close(&w);
+}
+
 TPU_TEST(plan_dead_records_run_nothing) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
