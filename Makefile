@@ -1,5 +1,6 @@
 # make run    trains a small GPT on device "tpu" (sets everything up first)
 # make test   every kind of test; make test-all takes whole sweeps instead of parts, and the analyzer
+# make test-tpu-like   the Python tests on a plugin that behaves as a TPU's does
 # make bench  speed table: this device beside PyTorch's CPU kernels
 # make golden rewrites the expected StableHLO in tests/golden
 # make build | wheel | clean | distclean
@@ -20,7 +21,7 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test test-all bench bench-jax build build-tests wheel clean distclean venv check tidy \
-  format ctest ctest-all golden asan tsan pytest
+  format ctest ctest-all golden asan tsan pytest test-tpu-like
 .DELETE_ON_ERROR:
 
 run: build
@@ -131,6 +132,13 @@ tsan: build/tsan/build.ninja
 
 pytest: build build-tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n $(TEST_WORKERS) --dist worksteal
+
+# The Python tests as on a TPU, by the plugin of tests/tpu_like; ARGS="tests/test_x.py -k y" for a part.
+AS_ON_A_TPU = TORCH_TPU_PLATFORM=tpu TPU_LIKE_PLUGIN=$(CPU_PLUGIN) \
+  TORCH_TPU_PJRT_PLUGIN=$(abspath build/tests/tests/tpu_like/libtpu_like.so)
+
+test-tpu-like: build build-tests
+	$(AS_ON_A_TPU) OMP_NUM_THREADS=1 $(PY) -m pytest $(or $(ARGS),tests -n $(TEST_WORKERS))
 
 bench: build
 	$(PY) benchmarks/bench.py $(ARGS)

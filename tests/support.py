@@ -1,6 +1,7 @@
 """Helpers that every test file shares: devices, modes, counters, mirroring and child processes."""
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -142,3 +143,42 @@ def child_json(code_or_path, *args, **kwargs):
   """The last line that the child printed, as JSON."""
   lines = child(code_or_path, *args, **kwargs).stdout.strip().splitlines()
   return json.loads(lines[-1])
+
+
+# The plugin of tests/tpu_like, and what makes a process use it.
+TPU_LIKE = Path(
+  os.environ.get("TPU_LIKE_LIBRARY", ROOT / "build/tests/tests/tpu_like/libtpu_like.so")
+)
+
+
+def tpu_like_env(**settings):
+  """Environment of a child that runs on the TPU-like plugin; settings as in tpu_like_values.def."""
+  from torch_tpu import _discovery
+
+  return {
+    "TORCH_TPU_PLATFORM": "tpu",
+    "TORCH_TPU_PJRT_PLUGIN": TPU_LIKE,
+    "TPU_LIKE_PLUGIN": _discovery.locate("cpu"),
+  } | {f"TPU_LIKE_{name.upper()}": value for name, value in settings.items()}
+
+
+def is_tpu_like():
+  """True in a process that runs on the TPU-like plugin."""
+  return os.environ.get("TORCH_TPU_PJRT_PLUGIN") == str(TPU_LIKE)
+
+
+class TpuLike:
+  """The TPU-like plugin's settings and counters, as attributes."""
+
+  def __init__(self):
+    torch.ones(1, device="tpu")  # settings are read with the device's first use
+    library = ctypes.CDLL(str(TPU_LIKE))  # the copy that the device uses
+    library.tpu_like_get.restype = library.tpu_like_set.restype = ctypes.c_int64
+    library.tpu_like_set.argtypes = (ctypes.c_char_p, ctypes.c_int64)
+    object.__setattr__(self, "_library", library)
+
+  def __getattr__(self, name):
+    return self._library.tpu_like_get(name.encode())
+
+  def __setattr__(self, name, value):
+    self._library.tpu_like_set(name.encode(), value)

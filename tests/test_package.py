@@ -141,7 +141,7 @@ def test_discovery_order(monkeypatch):
   for name in ("TORCH_TPU_PJRT_PLUGIN", "TORCH_TPU_PLATFORM"):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr(_discovery, "has_tpu_hardware", lambda: True)
-  monkeypatch.setattr(_discovery, "_locate", lambda platform: f"/site/{platform}.so")
+  monkeypatch.setattr(_discovery, "locate", lambda platform: f"/site/{platform}.so")
   assert _discovery.find_plugin() == ("/site/tpu.so", "tpu")
   monkeypatch.setenv("TORCH_TPU_PLATFORM", "cpu")
   assert _discovery.find_plugin().platform == "cpu"

@@ -40,8 +40,8 @@ def find_plugin():
   if path:
     return Plugin(path, platform or _platform_of(path))
   if platform not in _PLUGINS:
-    platform = "tpu" if has_tpu_hardware() and _locate("tpu") else "cpu"
-  return Plugin(_locate(platform), platform)
+    platform = "tpu" if has_tpu_hardware() and locate("tpu") else "cpu"
+  return Plugin(locate(platform), platform)
 
 
 def has_tpu_hardware(root="/sys/bus/pci/devices"):
@@ -53,7 +53,7 @@ def has_tpu_hardware(root="/sys/bus/pci/devices"):
   return False
 
 
-def _locate(platform):
+def locate(platform):
   """Path of the platform's first plugin that exists, or ""."""
   for package, file in _PLUGINS[platform]:
     try:

@@ -320,10 +320,25 @@ tpu_status_t tpu_buffer_host_pointer(tpu_buffer_t* buffer, void** out_pointer) {
   return NULL;
 }
 
-/* Fetches the whole buffer as dense row-major bytes. */
+/* Fetches the whole buffer as dense row-major bytes. Without a layout a plugin delivers the
+ * dimensions in the order that they have on the device, which is its own choice. */
 static tpu_status_t fetch_all(tpu_buffer_t* buffer, void* dst) {
+  pjrt_buffer_dimensions_args_t shape = {.buffer = buffer->pjrt};
+  TPU_RETURN_IF_ERROR(tpu_pjrt_call(buffer->device->plugin, Buffer_Dimensions, &shape));
+  int64_t minor_to_major[TPU_MAX_RANK];
+  if (shape.num_dims > TPU_MAX_RANK) {
+    return tpu_status_make(TPU_INTERNAL, "a buffer of %zu dimensions", shape.num_dims);
+  }
+  for (size_t i = 0; i < shape.num_dims; ++i) minor_to_major[i] = (int64_t)(shape.num_dims - 1 - i);
+  pjrt_memory_layout_t layout = {
+      .struct_size = PJRT_SIZE_memory_layout,
+      .tiled = {.struct_size = PJRT_SIZE_memory_layout_tiled,
+                .minor_to_major = minor_to_major,
+                .minor_to_major_size = shape.num_dims},
+      .type = PJRT_MEMORY_LAYOUT_TILED,
+  };
   pjrt_buffer_to_host_buffer_args_t args = {
-      .src = buffer->pjrt, .dst = dst, .dst_size = (size_t)buffer->bytes};
+      .src = buffer->pjrt, .host_layout = &layout, .dst = dst, .dst_size = (size_t)buffer->bytes};
   TPU_RETURN_IF_ERROR(tpu_pjrt_call(buffer->device->plugin, Buffer_ToHostBuffer, &args));
   return await_event(buffer->device->plugin, args.event);
 }

@@ -224,6 +224,23 @@ enum {
   PJRT_HOST_BUFFER_MUTABLE_ZERO_COPY = 3,
 };
 
+typedef struct pjrt_memory_layout_tiled_t {
+  PJRT_ARGS_HEAD;
+  const int64_t* minor_to_major;
+  size_t minor_to_major_size;
+  const int64_t* tile_dims;
+  const size_t* tile_dim_sizes;
+  size_t num_tiles;
+} pjrt_memory_layout_tiled_t;
+
+enum { PJRT_MEMORY_LAYOUT_TILED = 0 };
+
+typedef struct pjrt_memory_layout_t {
+  PJRT_ARGS_HEAD;
+  pjrt_memory_layout_tiled_t tiled;  // PJRT has a union here, whose other member we do not use
+  int32_t type;
+} pjrt_memory_layout_t;
+
 typedef struct pjrt_client_buffer_from_host_buffer_args_t {
   PJRT_ARGS_HEAD;
   pjrt_client_t* client;
@@ -236,9 +253,9 @@ typedef struct pjrt_client_buffer_from_host_buffer_args_t {
   int32_t host_buffer_semantics;
   pjrt_device_t* device;
   pjrt_memory_t* memory;
-  void* device_layout;
-  pjrt_event_t* done_with_host_buffer;  // out; to be destroyed
-  pjrt_buffer_t* buffer;                // out
+  const pjrt_memory_layout_t* device_layout;  // NULL: the device's choice
+  pjrt_event_t* done_with_host_buffer;        // out; to be destroyed
+  pjrt_buffer_t* buffer;                      // out
 } pjrt_client_buffer_from_host_buffer_args_t;
 
 typedef struct pjrt_buffer_destroy_args_t {
@@ -264,11 +281,18 @@ typedef struct pjrt_buffer_unsafe_pointer_args_t {
   uintptr_t buffer_pointer;  // out
 } pjrt_buffer_unsafe_pointer_args_t;
 
+typedef struct pjrt_buffer_dimensions_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_buffer_t* buffer;
+  const int64_t* dims;  // out; lives as long as the buffer
+  size_t num_dims;      // out
+} pjrt_buffer_dimensions_args_t;
+
 typedef struct pjrt_buffer_to_host_buffer_args_t {
   PJRT_ARGS_HEAD;
   pjrt_buffer_t* src;
-  void* host_layout;
-  void* dst;  // NULL asks for the size only
+  const pjrt_memory_layout_t* host_layout;  // NULL: the device's order of dimensions
+  void* dst;                                // NULL asks for the size only
   size_t dst_size;
   pjrt_event_t* event;  // out; to be destroyed
 } pjrt_buffer_to_host_buffer_args_t;

@@ -24,6 +24,8 @@ enum {
 #undef PJRT_CALL
   PJRT_SIZE_program = PJRT_STRUCT_SIZE(pjrt_program_t, format_size),
   PJRT_SIZE_named_value = PJRT_STRUCT_SIZE(pjrt_named_value_t, value_size),
+  PJRT_SIZE_memory_layout = PJRT_STRUCT_SIZE(pjrt_memory_layout_t, type),
+  PJRT_SIZE_memory_layout_tiled = PJRT_STRUCT_SIZE(pjrt_memory_layout_tiled_t, num_tiles),
   PJRT_SIZE_execute_options = PJRT_STRUCT_SIZE(pjrt_execute_options_t, num_hlo_output_callbacks),
 };
 

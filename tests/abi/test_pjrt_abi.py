@@ -29,13 +29,22 @@ STRUCTS = {struct: f"PJRT_{name}_Args" for name, _, struct, _ in CALLS} | {
   "pjrt_program_t": "PJRT_Program",
   "pjrt_named_value_t": "PJRT_NamedValue",
   "pjrt_execute_options_t": "PJRT_ExecuteOptions",
+  "pjrt_memory_layout_t": "PJRT_Buffer_MemoryLayout",
+  "pjrt_memory_layout_tiled_t": "PJRT_Buffer_MemoryLayout_Tiled",
   "pjrt_api_version_t": "PJRT_Api_Version",
+}
+# Our field -> the member of PJRT's unnamed union that has the union's offset and size.
+UNIONS = {
+  "pjrt_named_value_t": ("value", "string_value"),
+  "pjrt_memory_layout_t": ("tiled", "tiled"),
 }
 # struct_size constants of structs that no call row names.
 EXTRA_SIZES = {
   "pjrt_program_t": "program",
   "pjrt_named_value_t": "named_value",
   "pjrt_execute_options_t": "execute_options",
+  "pjrt_memory_layout_t": "memory_layout",
+  "pjrt_memory_layout_tiled_t": "memory_layout_tiled",
 }
 
 
@@ -138,20 +147,13 @@ def test_structs_equal_header(ours, header, tmp_path):
     r"PJRT_DEFINE_STRUCT_TRAITS\((PJRT_\w+),",
   )
   wanted = {name: theirs[name] for name in STRUCTS.values()}
-  wanted["PJRT_NamedValue"] = [f for f in wanted["PJRT_NamedValue"] if f != "value_size"]
-  named_union = "string_value"
-  wanted["PJRT_NamedValue"] = [
-    "struct_size",
-    "extension_start",
-    "name",
-    "name_size",
-    "type",
-    named_union,
-    "value_size",
-  ]
+  for struct, (ours_field, member) in UNIONS.items():
+    at = OURS[struct].index(ours_field)
+    wanted[STRUCTS[struct]][at] = member
   measured = layout(tmp_path, ["pjrt_c_api.h"], [header], wanted)
   for struct, their_name in STRUCTS.items():
-    our_fields = [named_union if f == "value" else f for f in OURS[struct]]
+    ours_field, member = UNIONS.get(struct, (None, None))
+    our_fields = [member if f == ours_field else f for f in OURS[struct]]
     # The header is older: ours may be longer, but must begin with all that it has.
     assert our_fields[: len(wanted[their_name])] == wanted[their_name], struct
     for ours_field, field in zip(OURS[struct], wanted[their_name]):
@@ -166,7 +168,8 @@ def test_structs_equal_pypjrt(ours, sizes):
   )
   for struct, their_name in STRUCTS.items():
     theirs = getattr(table, their_name)
-    names = ["value" if name.startswith("_anon") else name for name, _ in theirs._fields_]
+    union, _ = UNIONS.get(struct, (None, None))
+    names = [union if name.startswith("_anon") else name for name, _ in theirs._fields_]
     assert OURS[struct] == names, struct
     for (name, _), field in zip(theirs._fields_, names):
       member = getattr(theirs, name)

@@ -271,6 +271,32 @@ pjrt_error_t* fake_Buffer_UnsafePointer(void* pointer) {
   return NULL;
 }
 
+pjrt_error_t* fake_Buffer_Dimensions(void* pointer) {
+  ENTER(Buffer_Dimensions, pjrt_buffer_dimensions_args_t);
+  CHECK(Buffer_Dimensions, args->buffer, FAKE_BUFFER);
+  const fake_type_t* type = &((fake_buffer_t*)args->buffer)->type;
+  args->dims = type->dims;
+  args->num_dims = type->rank;
+  return NULL;
+}
+
+/* Devices other than CPUs order dimensions as they like: a reader has to ask for row-major. */
+static void check_host_layout(const fake_buffer_t* buffer, const pjrt_memory_layout_t* layout) {
+  size_t rank = buffer->type.rank;
+  if (layout == NULL) {
+    if (rank > 1 && !buffer->is_cpu) fake_violation("Buffer_ToHostBuffer: no order is asked for");
+    return;
+  }
+  bool ok = layout->struct_size == PJRT_STRUCT_SIZE(pjrt_memory_layout_t, type) &&
+            layout->type == PJRT_MEMORY_LAYOUT_TILED && layout->tiled.num_tiles == 0 &&
+            layout->tiled.struct_size == PJRT_STRUCT_SIZE(pjrt_memory_layout_tiled_t, num_tiles) &&
+            layout->tiled.minor_to_major_size == rank;
+  for (size_t i = 0; ok && i < rank; ++i) {
+    ok = layout->tiled.minor_to_major[i] == (int64_t)(rank - 1 - i);
+  }
+  if (!ok) fake_violation("Buffer_ToHostBuffer: the host's order is not row-major");
+}
+
 /* Copies at once, and the event says when it may be read. */
 pjrt_error_t* fake_Buffer_ToHostBuffer(void* pointer) {
   ENTER(Buffer_ToHostBuffer, pjrt_buffer_to_host_buffer_args_t);
@@ -282,6 +308,7 @@ pjrt_error_t* fake_Buffer_ToHostBuffer(void* pointer) {
     return NULL;
   }
   if (args->dst_size < (size_t)buffer->bytes) return fake_error(3, "dst is too small");
+  check_host_layout(buffer, args->host_layout);
   memcpy(args->dst, buffer->data, (size_t)buffer->bytes);
   args->event = new_event(buffer);
   return NULL;
