@@ -22,3 +22,6 @@ UNSUPPORTED_BREADTH = {
   ("tensor_split", "*"): "PyTorch wants the tensor of split points on the CPU",
   ("linalg.lstsq", "*"): "results of the host come back with row-major strides",
 }
+
+# Entries that fail under torch.compile(fullgraph=True), in float32, and not in eager.
+UNSUPPORTED_COMPILED = {}

@@ -1,5 +1,5 @@
 """Makes a source tree importable in the Python that runs this: a link to torch_tpu/ in
-site-packages, and the metadata with the entry point, so that `import torch` finds the device.
+site-packages, and the metadata with the entry points, so that `import torch` finds the device.
 
 Faster than `pip install -e .` and needs no network. `pip uninstall torch_tpu` removes it.
 """
@@ -32,9 +32,12 @@ def main():
     shutil.rmtree(old)
   info = site / f"torch_tpu-{scope['__version__']}.dist-info"
   info.mkdir()
-  entries = project["entry-points"]["torch.backends"]
+  groups = project["entry-points"].items()
   (info / "entry_points.txt").write_text(
-    "[torch.backends]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+    "\n".join(
+      f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+      for group, entries in groups
+    )
   )
   requirements = "".join(f"Requires-Dist: {each}\n" for each in project["dependencies"])
   (info / "METADATA").write_text(

@@ -7,9 +7,14 @@
    other process would not see what this one writes.
 3. GradScaler. It scales a loss until its gradients overflow, by design. In ``scale``, in the
    backward of its result and in ``unscale_`` TORCH_TPU_CHECK_NONFINITE=1 is silent.
+4. torch.compile. The object that calls Inductor sends graphs with tpu tensors to our backend; see
+   _compile/routing.py.
+5. flex_attention. Its list of devices is fixed in the source; see _compile/flex.py.
 """
 
 import functools
+
+from torch_tpu._compile import flex, routing
 
 _CPU = 1  # DLPack's device type of host memory
 
@@ -23,6 +28,8 @@ def apply(torch):
   scaler.scale = _expecting_overflow(torch, scaler.scale)
   scaler.unscale_ = _expecting_overflow(torch, scaler.unscale_)
   torch.UntypedStorage.share_memory_ = _refusing_to_share(torch.UntypedStorage.share_memory_)
+  routing.install(torch)
+  flex.install()
 
 
 def _refusing_device_addresses(export):

@@ -1,0 +1,88 @@
+"""The Dynamo backend "tpu"."""
+
+import warnings
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torch_tpu._compile.graph import CompiledGraph
+
+# What torch._inductor.list_mode_options knows; the names are torch.compile's, not Inductor's.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+_warned = set()
+
+
+def warn_once(text):
+  """Python's own "once" depends on the caller's line; this does not."""
+  if text not in _warned:
+    _warned.add(text)
+    warnings.warn(text, UserWarning, stacklevel=3)
+
+
+class TpuBackend:
+  """Dynamo backend: ``torch.compile(model, backend="tpu")`` or ``backend=TpuBackend()``.
+
+  The parameters are the published product's. `debug` changes nothing, since every mode's checks
+  are there anyway; `dynamism` neither: symbolic sizes are always accepted. Instances are equal, so
+  that two of them share what was compiled.
+  """
+
+  __name__ = "tpu"
+
+  def __init__(self, debug=False, dynamism=False, enable_serialization=True, precompile_steps=0):
+    self.debug = debug
+    self.dynamism = dynamism
+    self.enable_serialization = enable_serialization
+    self.precompile_steps = precompile_steps
+
+  def __eq__(self, other):
+    return isinstance(other, TpuBackend) and vars(self) == vars(other)
+
+  def __hash__(self):
+    return hash(TpuBackend)
+
+  def __call__(self, graph_module, example_inputs, *, mode=None, options=None):
+    if mode is not None and mode not in MODES:
+      raise RuntimeError(f"torch.compile: mode={mode!r} is unknown; use one of {', '.join(MODES)}.")
+    if mode not in (None, "default"):
+      warn_once(
+        f"torch.compile(mode={mode!r}) does the same as the default mode on 'tpu': launches are "
+        f"cheap in all modes, and XLA tunes by itself."
+      )
+    if options:
+      warn_once(
+        f"torch.compile: the backend 'tpu' has no options; ignored: {', '.join(sorted(options))}."
+      )
+    return _lower(graph_module, example_inputs)
+
+  def reset(self):
+    """For torch.compiler.reset(). A graph's templates go with Dynamo's reference to it, and
+    programs are shared with eager, so that all there is to forget is what was said."""
+    _warned.clear()
+
+
+def _lower(graph_module, example_inputs):
+  lowering = aot_autograd(
+    fw_compiler=_compiler("forward"),
+    bw_compiler=_compiler("backward"),
+    inference_compiler=_compiler("inference"),
+    partition_fn=min_cut_rematerialization_partition,
+    keep_inference_input_mutations=True,
+  )
+  # A copy of the RNG state per operation would give other numbers than eager does.
+  with torch._functorch.config.patch(
+    graphsafe_rng_functionalization=False, functionalize_rng_ops=False
+  ):
+    return lowering(graph_module, example_inputs)
+
+
+def _compiler(kind):
+  def compile_graph(graph_module, example_inputs):
+    return CompiledGraph(graph_module, kind)
+
+  return compile_graph
+
+
+backend = TpuBackend()
