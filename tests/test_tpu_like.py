@@ -1,10 +1,21 @@
 """What differs on a TPU, seen through the plugin of tests/tpu_like. Under that plugin the tests
 here run as they are; elsewhere one child runs all of them, with a part of the other files."""
 
+import io
+
 import pytest
 import torch
 
-from support import TPU_LIKE, TpuLike, child, is_tpu_like, tpu_like_env
+import torch_tpu._C as _C
+from support import (
+  TPU_LIKE,
+  TpuLike,
+  child,
+  compile_stats,
+  counting,
+  is_tpu_like,
+  tpu_like_env,
+)
 
 on_plugin = pytest.mark.skipif(not is_tpu_like(), reason="only on the TPU-like plugin")
 # Files, and what of them, that run there with every `make test`.
@@ -56,3 +67,37 @@ def test_programs_pass_values_on_in_the_device_s_order():
     torch.tpu.synchronize()
   assert torch.equal(x.cpu(), want)
   assert torch.equal((x.t() @ x).cpu(), want.t() @ want)
+
+
+@on_plugin
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_saving_compiles_no_program_that_takes_numbers_apart(layout, tmp_path):
+  """It compiled for 0.28 ms per element. What is stored row-major needs no program at all."""
+  values = [torch.arange(2 * 3 * 4 * n).reshape(2, 3, 4, n).float() for n in (5, 6)]
+  tensors = [value.to("tpu", memory_format=layout) for value in values]
+  torch.tpu.synchronize()
+  file = io.BytesIO()
+  _C.env_override("TORCH_TPU_DUMP_DIR", str(tmp_path))
+  with counting(compile_stats) as grown:
+    torch.save(tensors, file)
+  _C.env_override("TORCH_TPU_DUMP_DIR", None)
+  texts = [path.read_text() for path in tmp_path.glob("*.mlir")]
+  assert not any("bitcast" in text or "ui8" in text for text in texts), texts
+  assert layout is torch.channels_last or "compiles" not in grown
+  file.seek(0)
+  for have, want in zip(torch.load(file, map_location="cpu"), values, strict=True):
+    assert torch.equal(have, want)
+
+
+@on_plugin
+def test_reading_elements_moves_little_and_compiles_little(like):
+  want = torch.arange(1 << 20).reshape(1024, 1024)
+  x = want.to("tpu")
+  before = like.bytes_to_host
+  with counting(compile_stats) as grown:
+    for i in range(12):
+      assert x[i + 5, 3 * i].item() == want[i + 5, 3 * i]
+      assert x[40 * i].tolist() == want[40 * i].tolist()
+  assert like.bytes_to_host - before < 12 * 8200 + 12 * 64
+  assert grown["compiles"] <= 6
+  assert torch.equal(x[:700].cpu(), want[:700]), "most of it: the whole is fetched"

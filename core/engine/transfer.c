@@ -11,16 +11,43 @@
 #include "engine/watch.h"
 #include "ops/op_ids.h"
 
-/* The content as it leaves the device: where the tensor is a contiguous piece of a row-major value,
- * its bytes are there already; otherwise the view is recorded as an op of its own. */
+/* A device whose memory the host cannot address hands out whole values. From this size on, half of
+ * one or less is cut out by a program first: a launch costs about what such a transfer does. */
+#define CUT_FROM_BYTES (1 << 20)
+
+/* True where the tensor's bytes are a contiguous piece of the value's, whatever the dtypes. */
 static bool is_piece(const tpu_value_t* value, const tpu_operand_t* tensor) {
   const tpu_meta_t* base = tpu_meta_get(value->meta);
   const tpu_meta_t* view = tpu_meta_get(tensor->view);
   if (value->meta == tensor->view && tensor->offset == 0) return true;
-  return base->contiguous && view->contiguous && base->dtype == view->dtype &&
-         tensor->offset + view->numel <= base->numel;
+  if (!base->contiguous || !view->contiguous) return false;
+  int64_t offset = tensor->offset * (int64_t)tpu_dtype_bytes(view->dtype);
+  return offset + tpu_meta_bytes(view) <= tpu_meta_bytes(base);
 }
 
+static bool is_cut(const tpu_engine_t* e, const tpu_value_t* value, const tpu_meta_t* view) {
+  int64_t whole = tpu_meta_bytes(tpu_meta_get(value->meta));
+  return !tpu_device_platform(e->device)->host_addressable && whole >= CUT_FROM_BYTES &&
+         tpu_meta_bytes(view) <= whole / 2;
+}
+
+/* A contiguous tensor as numbers of the value's own dtype, where it consists of whole ones: a
+ * program that takes numbers apart compiles for as long as there are bytes. */
+static tpu_status_t as_own_dtype(const tpu_value_t* value, tpu_meta_id_t* inout_view,
+                                 int64_t* inout_offset) {
+  const tpu_meta_t* view = tpu_meta_get(*inout_view);
+  tpu_dtype_t dtype = tpu_meta_get(value->meta)->dtype;
+  int64_t number = (int64_t)tpu_dtype_bytes(dtype);
+  int64_t offset = *inout_offset * (int64_t)tpu_dtype_bytes(view->dtype);
+  int64_t bytes = tpu_meta_bytes(view);
+  if (view->dtype == dtype || !view->contiguous || (offset | bytes) % number != 0) return NULL;
+  int64_t count = bytes / number;
+  *inout_offset = offset / number;
+  return tpu_meta_intern_contiguous(dtype, 1, &count, inout_view);
+}
+
+/* The content as it leaves the device: a piece of a value has its bytes there already; otherwise
+ * the view is recorded as an op of its own. */
 static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
                                    tpu_value_t** out_value, int64_t* out_offset) {
   tpu_storage_t* storage = tensor->storage;
@@ -31,16 +58,18 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
     tpui_told(e, value);
     return tpu_status_copy(value->failed.error);
   }
-  if (is_piece(value, tensor)) {
+  if (is_piece(value, tensor) && !is_cut(e, value, view)) {
     *out_offset = tensor->offset * (int64_t)tpu_dtype_bytes(view->dtype);
     tpu_value_retain(value);
     *out_value = value;
     return NULL;
   }
-  tpu_meta_id_t dense;
-  TPU_RETURN_IF_ERROR(tpu_meta_intern_contiguous(view->dtype, view->rank, view->sizes, &dense));
   tpui_internal_operand_t operand = {
       .value = value, .view = tensor->view, .number = tensor->offset};
+  TPU_RETURN_IF_ERROR(as_own_dtype(value, &operand.view, &operand.number));
+  view = tpu_meta_get(operand.view);
+  tpu_meta_id_t dense;
+  TPU_RETURN_IF_ERROR(tpu_meta_intern_contiguous(view->dtype, view->rank, view->sizes, &dense));
   return tpui_record_internal(e, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
 }
 
