@@ -345,7 +345,8 @@ void amp_unscale(R r, Results results) {
 
 void amp_update(R r, Results results) {
   at::Tensor scale = state(r, 0, 0), tracker = state(r, 1, 1);
-  at::_amp_update_scale_(scale, tracker, r.tensor(2), number(r, 3), number(r, 4), r.attr_int(0));
+  at::_amp_update_scale_(scale, tracker, r.tensor(2), number(r, 3), number(r, 4),
+                         static_cast<int64_t>(number(r, 5)));
   results->append({scale, tracker});
 }
 

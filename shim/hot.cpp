@@ -66,8 +66,7 @@ using OptType = std::optional<at::ScalarType>;
   HOT(layer_norm, "native_layer_norm", Out3(T, Ints, OptT, OptT, double))                      \
   HOT(layer_norm_backward, "native_layer_norm_backward",                                       \
       Out3(T, T, Ints, T, T, OptT, OptT, std::array<bool, 3>))                                 \
-  HOT(index_select, "index_select", Out1(T, int64_t, T))                                       \
-  HOT(embedding_backward, "embedding_dense_backward", Out1(T, T, int64_t, int64_t, bool))
+  HOT(index_select, "index_select", Out1(T, int64_t, T))
 
 #define TPU_NAME(name, text_, ...)             \
   struct Name_##name {                         \

@@ -2,12 +2,14 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <string_view>
 
 namespace tpu_shim {
 
@@ -38,6 +40,7 @@ bool holds(tpu_relation_t relation, T a, T b) {
     case TPU_RELATION_AT_MOST: return a <= b;
     case TPU_RELATION_ABOVE: return a > b;
     case TPU_RELATION_AT_LEAST: return a >= b;
+    case TPU_RELATION_OTHER_THAN: return a != b;
   }
   return false;
 }
@@ -53,7 +56,14 @@ std::string number_text(const at::Scalar& value) {
                                                 : c10::str(value.toDouble());
 }
 
-// The rule's text with the values of the arguments that it names.
+// "size(dim)" -> "dim"; other bounds are none.
+std::string sized_dimension(std::string_view bound) {
+  constexpr std::string_view kHead = "size(";
+  const bool is_size = bound.substr(0, kHead.size()) == kHead;
+  return is_size ? std::string(bound.substr(kHead.size(), bound.size() - kHead.size() - 1)) : "";
+}
+
+// The rule's text with the values of the arguments that it names; dimensions count from the front.
 std::string fill_text(const std::string& text, const c10::FunctionSchema& schema,
                       const c10::IValue* args) {
   std::string filled;
@@ -61,7 +71,10 @@ std::string fill_text(const std::string& text, const c10::FunctionSchema& schema
   for (size_t open; (open = text.find('{', at)) != std::string::npos;) {
     const size_t close = text.find('}', open);
     const int argument = argument_index(schema, text.substr(open + 1, close - open - 1));
-    filled += text.substr(at, open - at) + number_text(args[argument].toScalar());
+    at::Scalar value = args[argument].toScalar();
+    if (schema.arguments()[argument].name() == "dim")
+      value = at::maybe_wrap_dim(value.toLong(), args[0].toTensor().dim());
+    filled += text.substr(at, open - at) + number_text(value);
     at = close + 1;
   }
   return filled + text.substr(at);
@@ -95,18 +108,29 @@ NumberRules::NumberRules(tpu_op_t row, const c10::FunctionSchema& schema) {
   for (int i = 0; const tpu_number_rule_t* rule = tpu_op_number_rule(row, i); ++i) {
     const int argument = argument_index(schema, rule->argument);
     if (argument < 0 || !is_number(schema.arguments()[argument])) continue;
-    const int bound_argument = argument_index(schema, rule->bound);
+    const std::string dimension = sized_dimension(rule->bound);
+    const bool is_size = !dimension.empty();
+    const int bound_argument = argument_index(schema, is_size ? dimension : rule->bound);
     const int64_t bound = bound_argument < 0 ? std::atoll(rule->bound) : 0;
-    rules_.push_back({rule, static_cast<size_t>(argument), bound_argument, bound});
+    rules_.push_back({rule, static_cast<size_t>(argument), bound_argument, is_size, bound});
   }
   for (int i = 0; const tpu_range_rule_t* rule = tpu_op_range_rule(row, i); ++i) {
     const int argument = argument_index(schema, rule->argument);
     if (argument >= 0) ranges_.push_back({rule, static_cast<size_t>(argument)});
   }
-  const std::string name = tpu_op_info(row)->name;
-  if (name != "vector_norm" && name != "norm") return;
-  order_ = argument_index(schema, name == "norm" ? "p" : "ord");
+  const char* order = tpu_op_no_identity(row);
+  if (order == nullptr) return;
+  order_ = argument_index(schema, order);
   dims_ = argument_index(schema, "dim");
+}
+
+c10::IValue NumberRules::bound_of(const Rule& rule, const c10::IValue* args) {
+  if (rule.bound_argument < 0) return rule.bound;
+  const c10::IValue& argument = args[rule.bound_argument];
+  if (!rule.is_size) return argument;
+  const at::Tensor& self = args[0].toTensor();
+  const int64_t dim = at::maybe_wrap_dim(argument.toInt(), self.dim());
+  return self.dim() > 0 ? self.size(dim) : 1;
 }
 
 // Infinite and negative norms have no value where there is nothing to choose from.
@@ -128,8 +152,7 @@ void NumberRules::check_norm(const at::Tensor& self, const c10::IValue& order,
 void NumberRules::check(const c10::FunctionSchema& schema, const c10::IValue* args) const {
   for (const Rule& rule : rules_) {
     const c10::IValue& number = args[rule.argument];
-    const c10::IValue bound =
-        rule.bound_argument < 0 ? c10::IValue(rule.bound) : args[rule.bound_argument];
+    const c10::IValue bound = bound_of(rule, args);
     if (number.isNone() || bound.isNone()) continue;
     if (rule.of->integers_only && !(is_integer(args[0]) && is_integer(number))) continue;
     TORCH_CHECK(holds(rule.of->relation, number.toScalar(), bound.toScalar()),

@@ -24,16 +24,18 @@ class NumberRules {
     const tpu_number_rule_t* of;
     size_t argument;
     int bound_argument;  // -1: the bound is the number below
+    bool is_size;        // the argument is a dimension, and the bound the first tensor's size there
     int64_t bound;
   };
   struct Range {
     const tpu_range_rule_t* of;
     size_t argument;
   };
+  static c10::IValue bound_of(const Rule& rule, const c10::IValue* args);
   static void check_norm(const at::Tensor& self, const c10::IValue& order, const c10::IValue& dims);
   std::vector<Rule> rules_;
   std::vector<Range> ranges_;
-  int order_ = -1;  // argument of a norm
+  int order_ = -1;  // argument of a norm (tpu_op_no_identity)
   int dims_ = -1;
 };
 

@@ -263,8 +263,9 @@ at::Tensor& amp_update(at::Tensor& scale, at::Tensor& growth_tracker, const at::
       .tensor(growth_tracker)
       .tensor(found_inf)
       .number(growth_factor)
-      .number(backoff_factor);
-  call.attr(growth_interval).written(scale).written(growth_tracker).record();
+      .number(backoff_factor)
+      .scalar(growth_interval);
+  call.written(scale).written(growth_tracker).record();
   return scale;
 }
 

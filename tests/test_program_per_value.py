@@ -1,11 +1,14 @@
 """Integers that are data (bounds of random numbers, shifts, diagonals, decimals, an ignored class)
 are numbers of the window: once a second value has been seen, no value compiles again."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from support import compile_stats, counting, has_modes
+import op_table
+from support import ROOT, compile_stats, counting, has_modes
 
 VALUES = 20
 
@@ -31,6 +34,26 @@ CASES = {
   "ignore_index of images": lambda x, y, n: F.nll_loss(
     x.view(1, 40, 40), y.view(1, 40), ignore_index=n
   ),
+  "kthvalue": lambda x, y, n: x.kthvalue(n + 1, 0)[0],
+  "index of kthvalue": lambda x, y, n: x.kthvalue(n + 1, -1, keepdim=True)[1],
+  "padding_idx": lambda x, y, n: F.embedding(y, x, padding_idx=n),
+  "divisor_override": lambda x, y, n: F.avg_pool2d(x.view(1, 40, 40), 3, divisor_override=n - 40),
+  "divisor_override of volumes": lambda x, y, n: F.avg_pool3d(
+    x.view(1, 8, 10, 20), 2, divisor_override=n + 1
+  ),
+}
+# Integers that decide what the results' sizes are, or which formula there is.
+STRUCTURE = {
+  *("linspace.steps", "logspace.steps", "eye.n", "eye.m"),
+  *(f"group_norm{way}.{name}" for way in ("", "_backward") for name in ("N", "C", "HxW", "group")),
+  *("channel_shuffle.groups", "embedding_backward.num_weights", "topk.k", "randperm.n"),
+  *("unfold_backward.size", "unfold_backward.step", "multinomial.num_samples"),
+  *("convolution.groups", "cdist.compute_mode", "polygamma.n"),
+  *(
+    f"grid_sample{way}.{name}_mode"
+    for way in ("", "_backward")
+    for name in ("interpolation", "padding")
+  ),
 }
 RANDOM = {
   "randint": lambda n, d: torch.randint(0, 1 + n, (500,), device=d),
@@ -38,6 +61,30 @@ RANDOM = {
   "random_": lambda n, d: torch.empty(500, dtype=torch.int64, device=d).random_(n, 2**33 + n),
   "random_ to": lambda n, d: torch.empty(500, device=d).random_(n + 1),
 }
+
+
+def integers_of(row):
+  """Arguments of the row's overloads that are an int; dimensions and choices by name are not."""
+  for name in row.aten:
+    base, _, overload = name.partition(".")
+    schema = getattr(getattr(torch.ops.aten, base), overload or "default")._schema
+    for argument in schema.arguments:
+      if re.fullmatch(r"(Sym)?[Ii]nt|Optional\[int\]", str(argument.type)):
+        yield argument.name
+
+
+def test_every_integer_is_data_or_structure():
+  """A new row says of each integer whether it is a number that programs may share."""
+  rules = (ROOT / "core" / "ops" / "op_rules.def").read_text()
+  data = {f"{row.lower()}.{name}" for row, name in re.findall(r'_DATA\((\w+), "(\w+)"\)', rules)}
+  unknown = {
+    f"{row.name}.{name}"
+    for row in op_table.read()
+    if "MANUAL" not in row.flags
+    for name in integers_of(row)
+    if name not in ("dim", "dtype", "input_dtype", "reduction")
+  } - data
+  assert unknown == STRUCTURE
 
 
 def no_compiles_after_learning(work):
@@ -61,15 +108,23 @@ def test_values_share_a_program(name, device):
   no_compiles_after_learning(work)
 
 
-def test_gradients_share_a_program(device):
+GRADIENTS = {
+  "ignore_index": lambda x, y, n: F.cross_entropy(x, y, ignore_index=n),
+  "padding_idx": lambda x, y, n: F.embedding(y, x, padding_idx=n % 7).cos().sum(),
+  "divisor_override": lambda x, y, n: F.avg_pool2d(x[None], 3, divisor_override=n + 1).cos().sum(),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_share_a_program(name, device):
   x, y = matrix(), classes()
   leaf, targets = x.to(device).requires_grad_(), y.to(device)
 
   def work(n):
     leaf.grad = None
-    F.cross_entropy(leaf, targets, ignore_index=n).backward()
+    GRADIENTS[name](leaf, targets, n).backward()
     mine = x.clone().requires_grad_()
-    F.cross_entropy(mine, y, ignore_index=n).backward()
+    GRADIENTS[name](mine, y, n).backward()
     torch.testing.assert_close(leaf.grad.cpu(), mine.grad)
 
   no_compiles_after_learning(work)
@@ -95,3 +150,17 @@ def test_bounds_share_a_program(name, device):
     assert torch.equal(RANDOM[name](n, device).cpu(), seen[n])
     if has_modes():
       torch.tpu.clear_cache()
+
+
+def test_numbers_out_of_range_are_refused_each_time(device):
+  """Also after a call of the same signature, whose metadata is known: numbers are no part of it."""
+  x = torch.rand(3, 4, device=device)
+  x.kthvalue(2, 1)
+  for k, dim, named in ((5, 1, 1), (4, -2, 0), (0, -1, 1)):
+    with pytest.raises(RuntimeError, match=f"number k out of range for dimension {named}"):
+      x.kthvalue(k, dim)
+  assert torch.tensor(3.0, device=device).kthvalue(1)[0] == 3
+  image = torch.rand(1, 4, 4, device=device)
+  F.avg_pool2d(image, 2, divisor_override=3)
+  with pytest.raises(RuntimeError, match="divisor must be not zero"):
+    F.avg_pool2d(image, 2, divisor_override=0)

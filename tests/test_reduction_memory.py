@@ -9,7 +9,7 @@ INTEGERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32]
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_sums_of_many_integers(dtype, device):
+def test_sums_and_products_of_many_integers(dtype, device):
   """Lengths that 32 pieces do not divide, every dimension, extreme numbers."""
   low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
   x = torch.randint(low, high + 1, (71, 37, 45), generator=torch.Generator().manual_seed(0))
@@ -18,6 +18,9 @@ def test_sums_of_many_integers(dtype, device):
   for dims in (None, 0, 1, 2, (0, 2), (1, 2)):
     assert torch.equal(y.sum(dims).cpu(), x.sum(dims))
     assert torch.equal(torch.count_nonzero(y, dims).cpu(), torch.count_nonzero(x, dims))
+    if not isinstance(dims, tuple):
+      of = {} if dims is None else {"dim": dims}
+      assert torch.equal((y | 1).prod(**of).cpu(), (x | 1).prod(**of))  # with overflows
   extreme = torch.full((70000,), high, dtype=dtype)
   assert extreme.to(device).sum().item() == 70000 * int(high)
   assert torch.equal(x.to(device).sum(dtype=torch.int32).cpu(), x.sum(dtype=torch.int32))
@@ -33,6 +36,9 @@ def high_water():
 SIZE = 64  # MiB of the operand
 CASES = {
   "sum": lambda x: x.sum(),
+  "prod": lambda x: x.prod(),
+  "products of rows": lambda x: x.view(1024, -1).prod(1),
+  "products of columns": lambda x: x.view(1024, -1).prod(0),
   "rows": lambda x: x.view(1024, -1).sum(1),
   "columns": lambda x: x.view(1024, -1).sum(0),
   "count_nonzero": lambda x: torch.count_nonzero(x),

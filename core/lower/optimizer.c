@@ -180,7 +180,7 @@ void tpui_lower_amp_update(const tpui_lowering_t* op) {
   tpui_hlo_t found = tpui_reshape(b, tpui_operand(op, 2), 0, NULL);
   tpui_hlo_t infinite = tpui_compare_constant(b, "NE", found, 0);
   tpui_hlo_t next = tpui_binary(b, "add", tracker, tpui_constant(b, tracker.dtype, 1));
-  tpui_hlo_t interval = tpui_constant_int(b, tracker.dtype, tpu_attr_int(op->record->attrs, 0, 1));
+  tpui_hlo_t interval = tpui_operand_as(op, 5, tracker.dtype);
   tpui_hlo_t due = tpui_compare(b, "EQ", next, interval), none = tpui_constant(b, tracker.dtype, 0);
   tpui_hlo_t grown = tpui_binary(b, "multiply", scale, tpui_operand_as(op, 3, scale.dtype));
   // A scale that would become infinite stays.

@@ -307,10 +307,8 @@ void tpui_lower_max_pool_backward(const tpui_lowering_t* op) {
 /* What every window's sum is divided by, per place of the result; PyTorch's rule: the window's
  * extent clipped to the padded input, or to the input itself without count_include_pad. */
 static tpui_hlo_t pool_divisors(const pool_t* p, const int64_t* in, const int64_t* out, int rank,
-                                const int64_t* sizes, bool include_pad, int64_t override,
-                                tpu_dtype_t dtype) {
+                                const int64_t* sizes, bool include_pad, tpu_dtype_t dtype) {
   tpui_builder_t* b = p->b;
-  if (override != 0) return tpui_constant(b, dtype, (double) override);
   tpui_hlo_t total = {0};
   for (int i = 0; i < p->spatial; ++i) {
     int64_t* counts = tpui_arena(b, (size_t)(out[i] > 0 ? out[i] : 1) * sizeof(int64_t));
@@ -329,13 +327,13 @@ static tpui_hlo_t pool_divisors(const pool_t* p, const int64_t* in, const int64_
   return total;
 }
 
-static tpui_hlo_t read_divisors(const tpui_lowering_t* op, const pool_t* p, tpui_hlo_t x, int rank,
-                                const int64_t* y_sizes, tpu_dtype_t dtype) {
+/* Operand `given` is the number to divide by instead, if there is one. */
+static tpui_hlo_t read_divisors(const tpui_lowering_t* op, int given, const pool_t* p, tpui_hlo_t x,
+                                int rank, const int64_t* y_sizes, tpu_dtype_t dtype) {
+  if (tpui_has_operand(op, given)) return tpui_operand_as(op, given, dtype);
   int first = rank - p->spatial;
   bool include_pad = tpu_attr_int(op->record->attrs, 4, 1) != 0;
-  int64_t override = tpu_attr_int(op->record->attrs, 5, 0);
-  return pool_divisors(p, x.sizes + first, y_sizes + first, rank, y_sizes, include_pad, override,
-                       dtype);
+  return pool_divisors(p, x.sizes + first, y_sizes + first, rank, y_sizes, include_pad, dtype);
 }
 
 /* Sum of every window; `sizes` are the result's. */
@@ -379,7 +377,7 @@ void tpui_lower_avg_pool(const tpui_lowering_t* op) {
   tpui_hlo_t sum = tpui_convert(b, x, dtype);
   sum = tpui_target(b)->slow_windows ? sum_places(&p, sum, result->sizes)
                                      : tpui_window_sum(&p, sum, result->sizes);
-  tpui_hlo_t by = read_divisors(op, &p, x, result->rank, result->sizes, dtype);
+  tpui_hlo_t by = read_divisors(op, 1, &p, x, result->rank, result->sizes, dtype);
   tpui_set_result(op, 0, tpui_binary(b, "divide", sum, by));
 }
 
@@ -388,8 +386,8 @@ void tpui_lower_avg_pool_backward(const tpui_lowering_t* op) {
   pool_t p = read_pool(op, false);
   tpui_hlo_t grad = tpui_operand(op, 0), x = tpui_operand(op, 1);
   if (!tpui_pool_grad_opens(op, x, &grad)) return;
-  grad =
-      tpui_binary(b, "divide", grad, read_divisors(op, &p, x, grad.rank, grad.sizes, grad.dtype));
+  grad = tpui_binary(b, "divide", grad,
+                     read_divisors(op, 2, &p, x, grad.rank, grad.sizes, grad.dtype));
   tpui_set_result(op, 0,
                   tpui_target(b)->slow_windows ? spread_places(&p, grad, x.sizes)
                                                : tpui_window_spread(&p, grad, x.sizes));

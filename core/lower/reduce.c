@@ -70,34 +70,45 @@ static tpu_dtype_t accumulator_dtype(const tpui_lowering_t* op) {
   return tpui_math_dtype(meta != NULL ? meta->dtype : TPU_F32);
 }
 
-/* Below this many elements a sum of integers is formed at once. */
-#define MIN_SPLIT_SUM 65536
-#define SUM_PIECES 32
+/* Below this many elements integers are reduced at once. */
+#define MIN_SPLIT 65536
+#define PIECES 32
 
-/* XLA:CPU fuses no conversion into a sum of integers: an int64 copy of the operand would be made, 8
- * times its size for int8. So pieces of the longest dimension are added first, which is one loop
- * over the operand and leaves 1/32 of it in the accumulator's dtype. */
-static tpui_hlo_t sum_integers(tpui_builder_t* b, tpui_hlo_t x, tpu_dtype_t dtype,
-                               const tpui_dims_t* dims) {
+/* A sum ("add") or product ("multiply") of integers over `dims`. XLA:CPU fuses no conversion into
+ * one: an int64 copy of the operand would be made, 8 times its size for int8. So pieces of the
+ * longest dimension are combined first, which is one loop over the operand and leaves 1/32 of it in
+ * the accumulator's dtype. */
+static tpui_hlo_t reduce_integers(tpui_builder_t* b, const char* operation, tpui_hlo_t x,
+                                  tpu_dtype_t dtype, const tpui_dims_t* dims) {
   int dim = dims->count > 0 ? dims->dims[0] : 0;
   for (int i = 1; tpui_ok(b) && i < dims->count; ++i) {
     if (x.sizes[dims->dims[i]] > x.sizes[dim]) dim = dims->dims[i];
   }
   bool split = tpui_ok(b) && dims->count > 0 && x.dtype != dtype &&
-               tpui_count(x, 0, x.rank) >= MIN_SPLIT_SUM && x.sizes[dim] >= SUM_PIECES;
+               tpui_count(x, 0, x.rank) >= MIN_SPLIT && x.sizes[dim] >= PIECES;
   if (!split) {
-    return tpui_reduce(b, "add", tpui_convert(b, x, dtype), dims->count, dims->dims);
+    return tpui_reduce(b, operation, tpui_convert(b, x, dtype), dims->count, dims->dims);
   }
-  int64_t piece = x.sizes[dim] / SUM_PIECES, end = piece * SUM_PIECES;
-  tpui_hlo_t sum = tpui_convert(b, tpui_slice_dim(b, x, dim, 0, piece), dtype);
+  int64_t piece = x.sizes[dim] / PIECES, end = piece * PIECES;
+  tpui_hlo_t all = tpui_convert(b, tpui_slice_dim(b, x, dim, 0, piece), dtype);
   for (int64_t at = piece; at < end; at += piece) {
     tpui_hlo_t next = tpui_slice_dim(b, x, dim, at, at + piece);
-    sum = tpui_add(b, sum, tpui_convert(b, next, dtype));
+    all = tpui_binary(b, operation, all, tpui_convert(b, next, dtype));
   }
-  sum = tpui_reduce(b, "add", sum, dims->count, dims->dims);
-  if (end == x.sizes[dim]) return sum;
+  all = tpui_reduce(b, operation, all, dims->count, dims->dims);
+  if (end == x.sizes[dim]) return all;
   tpui_hlo_t rest = tpui_convert(b, tpui_slice_dim(b, x, dim, end, x.sizes[dim]), dtype);
-  return tpui_add(b, sum, tpui_reduce(b, "add", rest, dims->count, dims->dims));
+  rest = tpui_reduce(b, operation, rest, dims->count, dims->dims);
+  return tpui_binary(b, operation, all, rest);
+}
+
+/* The same for numbers of any dtype, which are accumulated as `dtype`. */
+static tpui_hlo_t reduce_as(tpui_builder_t* b, const char* operation, tpui_hlo_t x,
+                            tpu_dtype_t dtype, const tpui_dims_t* dims) {
+  if (tpu_dtype_is_integral(dtype) && dtype != TPU_BOOL) {
+    return reduce_integers(b, operation, x, dtype, dims);
+  }
+  return tpui_reduce(b, operation, tpui_convert(b, x, dtype), dims->count, dims->dims);
 }
 
 /* sum and nansum; argument "nan" ignores NaN. */
@@ -109,13 +120,7 @@ void tpui_lower_sum(const tpui_lowering_t* op) {
     x = tpui_select(b, tpui_is_nan(b, x), tpui_like(b, x, 0.0), x);
   }
   tpu_dtype_t dtype = accumulator_dtype(op);
-  if (dtype == TPU_I32 || dtype == TPU_I64) {
-    tpui_set_result_reshaped(op, 0, sum_integers(b, x, dtype, &dims));
-    return;
-  }
-  x = tpui_convert(b, x, dtype);
-  tpui_set_result_reshaped(
-      op, 0, tpui_reduce(b, x.dtype == TPU_BOOL ? "or" : "add", x, dims.count, dims.dims));
+  tpui_set_result_reshaped(op, 0, reduce_as(b, dtype == TPU_BOOL ? "or" : "add", x, dtype, &dims));
 }
 
 void tpui_lower_mean(const tpui_lowering_t* op) {
@@ -130,12 +135,12 @@ void tpui_lower_mean(const tpui_lowering_t* op) {
 
 /* prod (all dimensions; attribute 0 is a dtype) and, with argument "dim", prod.dim_int. */
 void tpui_lower_prod(const tpui_lowering_t* op) {
-  tpui_hlo_t x = tpui_operand_as(op, 0, accumulator_dtype(op));
+  tpui_hlo_t x = tpui_operand(op, 0);
+  tpu_dtype_t dtype = accumulator_dtype(op);
   tpui_dims_t dims =
       op->argument[0] != '\0' ? tpui_dims_attr(op, 0, x.rank) : tpui_dims_all(x.rank);
   tpui_set_result_reshaped(
-      op, 0,
-      tpui_reduce(op->b, x.dtype == TPU_BOOL ? "and" : "multiply", x, dims.count, dims.dims));
+      op, 0, reduce_as(op->b, dtype == TPU_BOOL ? "and" : "multiply", x, dtype, &dims));
 }
 
 /* any and all; argument: or, and. */
@@ -148,7 +153,7 @@ void tpui_lower_any(const tpui_lowering_t* op) {
 void tpui_lower_count_nonzero(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_operand_as(op, 0, TPU_BOOL);
   tpui_dims_t dims = tpui_dims_attr(op, 0, x.rank);
-  tpui_set_result_reshaped(op, 0, sum_integers(op->b, x, TPU_I64, &dims));
+  tpui_set_result_reshaped(op, 0, reduce_integers(op->b, "add", x, TPU_I64, &dims));
 }
 
 void tpui_lower_trace(const tpui_lowering_t* op) {

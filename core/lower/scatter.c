@@ -210,7 +210,7 @@ void tpui_lower_index_fill(const tpui_lowering_t* op) {
 void tpui_lower_embedding_backward(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpu_attrs_id_t attrs = op->record->attrs;
-  int64_t rows = tpu_attr_int(attrs, 0, 0), padding = tpu_attr_int(attrs, 1, -1);
+  int64_t rows = tpu_attr_int(attrs, 0, 0);
   tpui_hlo_t grad = tpui_operand(op, 0);
   tpu_dtype_t dtype = tpui_math_dtype(grad.dtype);
   tpui_hlo_t index = tpui_flatten(b, tpui_convert(b, tpui_operand(op, 1), TPU_I64));
@@ -218,11 +218,13 @@ void tpui_lower_embedding_backward(const tpui_lowering_t* op) {
   tpui_check_index(op, index, rows, false, 0);
   int64_t count = index.sizes[0], width = grad.sizes[grad.rank - 1];
   grad = tpui_convert(b, tpui_reshape(b, grad, 2, (const int64_t[]){count, width}), dtype);
-  if (padding >= 0) {  // row `rows` does not exist: its updates are dropped
-    tpui_hlo_t skip = tpui_compare(b, "EQ", index, tpui_constant_int(b, TPU_I64, padding));
+  double padding = 0;
+  if (!tpui_operand_constant(op, 2, &padding) || padding >= 0) {
+    // Row `rows` does not exist: its updates are dropped.
+    tpui_hlo_t skip = tpui_compare(b, "EQ", index, tpui_operand_as(op, 2, TPU_I64));
     index = tpui_select(b, skip, tpui_constant_int(b, TPU_I64, rows), index);
   }
-  if (tpu_attr_int(attrs, 2, 0) != 0) {
+  if (tpu_attr_int(attrs, 1, 0) != 0) {
     tpui_hlo_t uses = tpui_scatter_dim(b, "add", tpui_full(b, dtype, 0, 1, &rows), 0, index,
                                        tpui_full(b, dtype, 1, 1, &count));
     tpui_hlo_t frequency = tpui_take_dim(b, uses, 0, index);

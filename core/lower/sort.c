@@ -280,16 +280,19 @@ static void set_empty_results(const tpui_lowering_t* op, int count) {
   }
 }
 
-/* Attributes: k, dim, keepdim. */
+/* Operands: self, k; attributes: dim, keepdim. */
 void tpui_lower_kthvalue(const tpui_lowering_t* op) {
   tpui_builder_t* b = op->b;
   tpui_hlo_t x = tpui_at_least_1d(b, tpui_operand(op, 0));
-  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 1, -1), x.rank);
-  int64_t k = tpu_attr_int(op->record->attrs, 0, 1);
-  tpui_hlo_t line = tpui_full_like(b, x, TPU_I64, (double)(k - 1));
+  int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, -1), x.rank);
+  tpui_hlo_t k = tpui_operand_as(op, 1, TPU_I64);
   if (!tpui_ok(b)) return;
   if (tpui_count(x, 0, x.rank) == 0) return set_empty_results(op, 2);
-  set_ranked(op, x, dim, tpui_slice_dim(b, line, dim, 0, 1));
+  int64_t sizes[TPU_MAX_RANK];
+  memcpy(sizes, x.sizes, (size_t)x.rank * sizeof(int64_t));
+  sizes[dim] = 1;
+  k = tpui_binary(b, "subtract", k, tpui_constant_int(b, TPU_I64, 1));
+  set_ranked(op, x, dim, tpui_broadcast_to(b, k, x.rank, sizes));
 }
 
 /* argument "all" (no attributes) or "dim" (dim, keepdim); with "nan" in front NaN is left out. */

@@ -9,6 +9,11 @@ static const char* const questions[TPU_OP_COUNT] = {
 #include "ops/op_rules.def"
 };
 
+static const char* const no_identities[TPU_OP_COUNT] = {
+#define TPU_OP_NO_IDENTITY(id, argument) [TPU_OP_##id] = argument,
+#include "ops/op_rules.def"
+};
+
 enum { KIND_ALL, KIND_INTEGERS };
 
 static const struct {
@@ -64,9 +69,12 @@ static const struct {
 #include "ops/op_rules.def"
 };
 
-const char* tpu_op_question(tpu_op_t op) {
-  return op > TPU_OP_INVALID && op < TPU_OP_COUNT ? questions[op] : NULL;
+static const char* text_of(const char* const* texts, tpu_op_t op) {
+  return op > TPU_OP_INVALID && op < TPU_OP_COUNT ? texts[op] : NULL;
 }
+
+const char* tpu_op_question(tpu_op_t op) { return text_of(questions, op); }
+const char* tpu_op_no_identity(tpu_op_t op) { return text_of(no_identities, op); }
 
 const tpu_number_rule_t* tpu_op_number_rule(tpu_op_t op, int index) {
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); ++i) {

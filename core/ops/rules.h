@@ -21,19 +21,25 @@ typedef enum tpu_relation_t {
   TPU_RELATION_AT_MOST,
   TPU_RELATION_ABOVE,
   TPU_RELATION_AT_LEAST,
+  TPU_RELATION_OTHER_THAN,
 } tpu_relation_t;
 
 /* `argument relation bound` must hold where the argument is a number; not a number never does. */
 typedef struct tpu_number_rule_t {
   const char* argument;  // its name in the ATen schema
   tpu_relation_t relation;
-  const char* bound;   // a number, or the name of another argument
+  const char* bound;   // a number, the name of another argument, or "size(dim)": of the first
+                       // tensor along the dimension in argument dim
   bool integers_only;  // holds for all others than integers on a tensor of integers
   const char* text;    // of the error; {name} stands for the value of an argument
 } tpu_number_rule_t;
 
 /* Rule `index` (from 0) of this operation, or NULL. Lives forever. */
 const tpu_number_rule_t* tpu_op_number_rule(tpu_op_t op, int index);
+
+/* Argument (its name in the ATen schema) of a reduction that has no value for nothing at all where
+ * this number is infinite or negative; NULL: none. */
+const char* tpu_op_no_identity(tpu_op_t op);
 
 /* `argument + offset` must be a value of the first tensor's dtype. */
 typedef struct tpu_range_rule_t {
