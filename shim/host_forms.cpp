@@ -26,8 +26,10 @@ class OverloadForm final : public HostForm {
  public:
   explicit OverloadForm(c10::OperatorHandle op) : op_(std::move(op)) {}
 
-  // False if the record cannot have come from this overload.
-  bool fit(const tpu_record_t& record);
+  // False if the record cannot have come from this overload. `exact` is for rows that have several
+  // which differ in little; else int[1] stands for any list, Scalar for a complex number, which is
+  // a tensor's content, and an out= form for the functional one that its row doesn't have.
+  bool fit(const tpu_record_t& record, bool exact);
 
   void run(const HostRecord& record, HostResults* results) const override {
     torch::jit::Stack stack = arguments_;
@@ -54,6 +56,7 @@ class OverloadForm final : public HostForm {
   }
 
   c10::OperatorHandle op_;
+  bool exact_ = false;
   torch::jit::Stack arguments_;  // with a hole for each of filled_
   std::vector<Filled> filled_;
   int operand_ = 0, attribute_ = 0, out_ = 0;  // while fitting
@@ -78,7 +81,7 @@ bool OverloadForm::add_attribute(const c10::Argument& arg, ArgumentKind kind,
   const int place = attribute_++;
   const tpu_attr_kind_t given = tpu_attr_kind(attrs, place);
   const int64_t* ints = nullptr;
-  if (place >= tpu_attrs_count(attrs)) return false;
+  if (place >= tpu_attrs_argument_count(attrs)) return false;
   if (given == TPU_ATTR_NONE) {
     arguments_.emplace_back();
     return arg.type()->kind() == c10::TypeKind::OptionalType;
@@ -97,8 +100,8 @@ bool OverloadForm::add_attribute(const c10::Argument& arg, ArgumentKind kind,
     case ArgumentKind::kInts: {
       if (given != TPU_ATTR_INTS) return false;
       const int count = tpu_attr_ints(attrs, place, &ints);
-      // Overloads may differ in nothing but the number of dimensions.
-      if (arg.N().has_value() && count > 1 && count != *arg.N()) return false;
+      const int wanted = arg.N().value_or(0);
+      if (wanted > (exact_ ? 0 : 1) && count > 1 && count != wanted) return false;
       arguments_.push_back(list_value(arg, {ints, static_cast<size_t>(count)}));
       return true;
     }
@@ -122,7 +125,9 @@ bool OverloadForm::add(const c10::Argument& arg, const tpu_record_t& record) {
     case ArgumentKind::kData: {
       if (operand_ >= record.operand_count) return false;
       const tpu_ref_kind_t given = tpu_ref_kind(tpu_record_ref(&record, operand_));
-      if (given != TPU_REF_SCALAR && given != TPU_REF_NONE) return false;
+      // A complex number is the content of a tensor.
+      const bool plain = given == TPU_REF_SCALAR || given == TPU_REF_NONE;
+      if (!plain && (exact_ || kind != ArgumentKind::kScalar)) return false;
       fill(kind, operand_++, 1);
       return true;
     }
@@ -147,14 +152,15 @@ bool OverloadForm::add(const c10::Argument& arg, const tpu_record_t& record) {
   }
 }
 
-bool OverloadForm::fit(const tpu_record_t& record) {
+bool OverloadForm::fit(const tpu_record_t& record, bool exact) {
+  exact_ = exact;
   const c10::FunctionSchema& schema = op_.schema();
   const bool in_place = is_written(schema.arguments()[0]) && !schema.arguments()[0].is_out();
   const bool has_out = schema.arguments().back().is_out();
   if (schema.returns().size() != static_cast<size_t>(record.result_count)) return false;
   const bool through = record.variant == TPU_CALL_THROUGH;
   if (in_place != (through || record.variant == TPU_CALL_IN_PLACE)) return false;
-  if (has_out && record.variant != TPU_CALL_OUT) return false;
+  if (has_out && exact && record.variant != TPU_CALL_OUT) return false;
   const bool overwrite = (tpu_op_info(record.op)->flags & TPU_OP_OVERWRITE) != 0;
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     if (i == 0 && in_place) {
@@ -165,19 +171,28 @@ bool OverloadForm::fit(const tpu_record_t& record) {
     if (!add(schema.arguments()[i], record)) return false;
   }
   // Without a functional form, the dtypes of the results come last.
-  for (int k = 0; has_out && attribute_ < tpu_attrs_count(record.attrs) && k < out_; ++k) {
+  for (int k = 0; has_out && attribute_ < tpu_attrs_argument_count(record.attrs) && k < out_; ++k) {
     if (tpu_attr_kind(record.attrs, attribute_++) != TPU_ATTR_DTYPE) return false;
   }
-  return operand_ == record.operand_count && attribute_ == tpu_attrs_count(record.attrs);
+  return operand_ == record.operand_count && attribute_ == tpu_attrs_argument_count(record.attrs);
+}
+
+// Operations that make floats of integers make Python's, which may be others now.
+at::Tensor as_recorded(const HostRecord& record, const at::Tensor& x) {
+  const tpu_record_t& r = record.record();
+  const bool to_floats = (tpu_op_info(r.op)->flags & TPU_OP_INT_TO_FLOAT) != 0;
+  if (!to_floats || !c10::isIntegralType(x.scalar_type(), /*includeBool=*/true)) return x;
+  const tpu_dtype_t dtype = tpu_attrs_default_dtype(r.attrs);
+  return dtype == TPU_F32 ? x : x.to(scalar_type_from(dtype));
 }
 
 c10::IValue OverloadForm::argument(const Filled& f, const HostRecord& record) const {
   switch (f.kind) {
     case ArgumentKind::kTensor:
       if (f.may_be_none && !record.has(f.operand)) return {};
-      return record.tensor(f.operand);
+      return as_recorded(record, record.tensor(f.operand));
     case ArgumentKind::kScalar:
-      return record.has(f.operand) ? c10::IValue(record.scalar(f.operand)) : c10::IValue();
+      return record.has(f.operand) ? c10::IValue(record.number(f.operand)) : c10::IValue();
     case ArgumentKind::kFloat:
       return record.has(f.operand) ? c10::IValue(record.scalar(f.operand).toDouble())
                                    : c10::IValue();
@@ -213,12 +228,14 @@ std::unique_ptr<HostForm> make_overload_form(const tpu_record_t& record) {
   // The name that devices of their own register convolutions under has no CPU kernel. (Who answers
   // for a row's metadata, tpu_op_question, may compute something else.)
   const bool convolution = std::strcmp(info->name, "convolution") == 0;
-  for (const std::string& name : names_of(record.op)) {
-    const auto op =
-        c10::Dispatcher::singleton().findSchema(operator_name(convolution ? "convolution" : name));
-    if (!op.has_value()) continue;
-    auto form = std::make_unique<OverloadForm>(*op);
-    if (form->fit(record)) return form;
+  for (const bool exact : {true, false}) {
+    for (const std::string& name : names_of(record.op)) {
+      const auto op = c10::Dispatcher::singleton().findSchema(
+          operator_name(convolution ? "convolution" : name));
+      if (!op.has_value()) continue;
+      auto form = std::make_unique<OverloadForm>(*op);
+      if (form->fit(record, exact)) return form;
+    }
   }
   return nullptr;
 }

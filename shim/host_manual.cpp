@@ -1,7 +1,6 @@
 // Forms of rows that are the engine's own, or whose kernels put their operands in an order of their
 // own; core/lower says which.
 #include <ATen/MemoryOverlap.h>
-#include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
@@ -9,35 +8,21 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/convolution_backward.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/logsumexp.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <cmath>
 #include <cstring>
 
-#include "host_ops.h"
+#include "host_forms.h"
 
 namespace tpu_shim {
 
 namespace {
-
-using R = const HostRecord&;
-using Results = HostResults*;
 
 std::array<bool, 3> three_flags(c10::IntArrayRef flags) {
   return {flags[0] != 0, flags[1] != 0, flags[2] != 0};
@@ -139,141 +124,6 @@ void convolution_backward(R r, Results results) {
       grad, r.tensor(1), weight, at::OptionalIntArrayRef(c10::IntArrayRef(channels)),
       r.attr_ints(0), r.attr_ints(1), r.attr_ints(2), transposed, r.attr_ints(4), groups, mask);
   results->append({d_input, d_weight, d_bias});
-}
-
-// --- recurrent cells ---
-
-at::Tensor gates_of(R r) {
-  at::Tensor gates = r.tensor(0) + r.tensor(1);
-  if (r.has(3)) gates = gates + r.tensor(3);
-  return r.has(4) ? gates + r.tensor(4) : gates;
-}
-
-void lstm_cell(R r, Results results) {
-  const auto parts = gates_of(r).chunk(4, 1);
-  const at::Tensor in = parts[0].sigmoid(), forget = parts[1].sigmoid();
-  const at::Tensor cell = parts[2].tanh(), out = parts[3].sigmoid();
-  const at::Tensor state = forget * r.tensor(2) + in * cell;
-  results->append({out * state.tanh(), state, at::cat({in, forget, cell, out}, 1)});
-}
-
-// Operands: grad_hy?, grad_cy?, cx, cy, workspace.
-void lstm_cell_backward(R r, Results results) {
-  const at::Tensor state = r.tensor(3).tanh();
-  const auto parts = r.tensor(4).chunk(4, 1);
-  const at::Tensor &in = parts[0], &forget = parts[1], &cell = parts[2], &out = parts[3];
-  at::Tensor d_state = r.has(1) ? r.tensor(1) : at::zeros_like(state);
-  at::Tensor d_out = at::zeros_like(out);
-  if (r.has(0)) {
-    const at::Tensor d_hidden = r.tensor(0);
-    d_state = d_state + d_hidden * out * (1 - state * state);
-    d_out = d_hidden * state;
-  }
-  const at::Tensor d_gates =
-      at::cat({d_state * cell * in * (1 - in), d_state * r.tensor(2) * forget * (1 - forget),
-               d_state * in * (1 - cell * cell), d_out * out * (1 - out)},
-              1);
-  results->append({d_gates, d_state * forget, r.attr_int(0) != 0 ? d_gates.sum(0) : at::Tensor()});
-}
-
-// --- attention, without dropout ---
-
-struct Attention {
-  at::Tensor q, k, v, scores;  // heads repeated, in the dtype of sums
-  double scale;
-  int64_t key_heads;
-};
-
-at::Tensor repeat_heads(const at::Tensor& x, int64_t heads) {
-  const int64_t repeats = heads / x.size(-3);
-  return repeats == 1 ? x : x.repeat_interleave(repeats, -3);
-}
-
-// Operands q, k, v, bias? from `first` on; scale? at `scale_at`.
-Attention read_attention(R r, int first, int scale_at) {
-  Attention a;
-  a.q = r.tensor(first);
-  const at::ScalarType type = at::toOpMathType(a.q.scalar_type());
-  const int64_t heads = a.q.size(-3);
-  a.key_heads = r.tensor(first + 1).size(-3);
-  a.q = a.q.to(type);
-  a.k = repeat_heads(r.tensor(first + 1).to(type), heads);
-  a.v = repeat_heads(r.tensor(first + 2).to(type), heads);
-  a.scale = r.has(scale_at) ? r.scalar(scale_at).toDouble()
-                            : 1.0 / std::sqrt(static_cast<double>(a.q.size(-1)));
-  a.scores = at::matmul(a.q, a.k.transpose(-2, -1)) * a.scale;
-  const at::Scalar nothing = -std::numeric_limits<double>::infinity();
-  if (r.has(first + 3)) {
-    const at::Tensor bias = r.tensor(first + 3);
-    a.scores = bias.scalar_type() == at::kBool ? a.scores.masked_fill(bias.logical_not(), nothing)
-                                               : a.scores + bias.to(type);
-  }
-  if (r.attr_int(0) != 0) {
-    const auto seen = at::ones({a.q.size(-2), a.k.size(-2)}, at::TensorOptions(at::kBool)).tril();
-    a.scores = a.scores.masked_fill(seen.logical_not(), nothing);
-  }
-  return a;
-}
-
-// A row that sees nothing has no weights.
-at::Tensor weights_of(const Attention& a, const at::Tensor& logsumexp) {
-  const at::Tensor sums = logsumexp.unsqueeze(-1);
-  return at::exp(a.scores - sums).masked_fill(sums.isneginf(), 0);
-}
-
-// PyTorch's blocked kernel never holds all scores. It knows plain heads, and no row that sees
-// nothing, which a bias may make. Operands q, k, v, bias? from `first` on.
-bool fits_blocked(R r, int first) {
-  if (r.has(first + 3)) return false;
-  const at::Tensor q = r.tensor(first), k = r.tensor(first + 1), v = r.tensor(first + 2);
-  return q.dim() == 4 && k.sizes() == v.sizes() && q.size(1) == k.size(1) &&
-         q.size(3) == k.size(3) && q.size(2) > 0 && k.size(2) > 0 && q.size(3) > 0;
-}
-
-std::optional<double> scale_of(R r, int k) {
-  return r.has(k) ? std::optional<double>(r.scalar(k).toDouble()) : std::nullopt;
-}
-
-void sdpa_forward(R r, Results results) {
-  if (fits_blocked(r, 0)) {
-    auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-        r.tensor(0), r.tensor(1), r.tensor(2), /*dropout_p=*/0.0, r.attr_int(0) != 0, {},
-        scale_of(r, 5));
-    const at::Tensor number = at::zeros({}, at::TensorOptions(at::kLong));
-    results->append({out, sums, number, number.clone()});
-    return;
-  }
-  const Attention a = read_attention(r, 0, 5);
-  const at::Tensor sums = at::logsumexp(a.scores, -1);
-  const at::Tensor number = at::zeros({}, at::TensorOptions(at::kLong));
-  results->append({at::matmul(weights_of(a, sums), a.v), sums, number, number.clone()});
-}
-
-at::Tensor sum_heads(const at::Tensor& x, int64_t key_heads) {
-  if (x.size(-3) == key_heads) return x;
-  return x.unflatten(-3, {key_heads, x.size(-3) / key_heads}).sum(-3);
-}
-
-// Operands: grad, q, k, v, bias?, out, logsumexp, dropout_p, scale?, seed?, offset?.
-void sdpa_backward(R r, Results results) {
-  if (fits_blocked(r, 1)) {
-    auto [d_q, d_k, d_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        r.tensor(0), r.tensor(1), r.tensor(2), r.tensor(3), r.tensor(5), r.tensor(6),
-        /*dropout_p=*/0.0, r.attr_int(0) != 0, {}, scale_of(r, 8));
-    results->append({d_q, d_k, d_v});
-    if (r.record().result_count > 3) results->emplace_back();  // no bias, so no gradient of it
-    return;
-  }
-  const Attention a = read_attention(r, 1, 8);
-  const at::Tensor grad = r.tensor(0).to(a.q.scalar_type());
-  const at::Tensor weights = weights_of(a, r.tensor(6).to(a.q.scalar_type()));
-  const at::Tensor delta = (grad * r.tensor(5)).sum(-1, /*keepdim=*/true);
-  const at::Tensor d_scores = weights * (at::matmul(grad, a.v.transpose(-2, -1)) - delta);
-  results->push_back(at::matmul(d_scores, a.k) * a.scale);
-  results->push_back(sum_heads(at::matmul(d_scores.transpose(-2, -1), a.q) * a.scale, a.key_heads));
-  results->push_back(sum_heads(at::matmul(weights.transpose(-2, -1), grad), a.key_heads));
-  if (r.record().result_count < 4) return;
-  results->push_back(r.is_absent(3) ? at::Tensor() : d_scores.sum_to_size(r.tensor(4).sizes()));
 }
 
 // --- optimizers ---
@@ -380,6 +230,8 @@ constexpr Entry kEntries[] = {
     {"convolution_backward", convolution_backward},
     {"lstm_cell", lstm_cell},
     {"lstm_cell_backward", lstm_cell_backward},
+    {"gru_cell", gru_cell},
+    {"gru_cell_backward", gru_cell_backward},
     {"sdpa_forward", sdpa_forward},
     {"sdpa_backward", sdpa_backward},
     {"adam_step", adam_step},
@@ -389,12 +241,6 @@ constexpr Entry kEntries[] = {
     {"amp_update", amp_update},
 };
 
-// Attention with dropout draws its mask inside: it is compiled.
-bool draws_numbers(const tpu_record_t& record) {
-  return std::strncmp(tpu_op_info(record.op)->name, "sdpa", 4) == 0 &&
-         tpu_attr_int(record.attrs, 1, 0) != 0;
-}
-
 // Kernels of their own, but calls by the rule.
 constexpr const char* kByRule[] = {"index", "index_put"};
 
@@ -403,7 +249,7 @@ constexpr const char* kByRule[] = {"index", "index_put"};
 std::unique_ptr<HostForm> make_manual_form(const tpu_record_t& record) {
   const char* name = tpu_op_info(record.op)->name;
   for (const Entry& entry : kEntries) {
-    if (std::strcmp(name, entry.row) != 0 || draws_numbers(record)) continue;
+    if (std::strcmp(name, entry.row) != 0) continue;
     return std::make_unique<ManualForm>(entry.run);
   }
   return nullptr;

@@ -4,6 +4,7 @@
 // host_ops.cpp   content of values <-> CPU tensors
 // host_forms.cpp the form of a row: its ATen overloads, called with the record's arguments
 // host_manual.cpp forms of rows that the rule of the op table does not describe
+// host_attention.cpp, host_recurrent.cpp some of these
 // host_random.cpp forms of rows that draw random numbers
 #ifndef TPU_SHIM_HOST_OPS_H_
 #define TPU_SHIM_HOST_OPS_H_

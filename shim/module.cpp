@@ -5,10 +5,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/python_headers.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "adapter.h"
+#include "base/alloc.h"
 #include "debug_checks.h"
 #include "decompose.h"
 #include "fallback.h"
@@ -160,9 +163,33 @@ PyObject* py_compile_stats(PyObject*) {
   TPU_STAT(memory_drops);
   TPU_STAT(disk_rejects);
 #undef TPU_STAT
+  tpu_engine_stats_t launched{};
+  if (engine_started()) tpu_engine_stats(engine(), &launched);
+  set_int(dict.get(), "interpreted_windows", launched.interpretations);
+  set_int(dict.get(), "compiled_windows", launched.flushes - launched.interpretations);
   set_item(dict.get(), "compile_seconds", PyFloat_FromDouble(stats.compile_seconds));
   set_item(dict.get(), "disk_load_seconds", PyFloat_FromDouble(stats.disk_load_seconds));
   return dict.release();
+}
+PyObject* py_window_stats(PyObject*) {
+  tpu_window_info_t* windows = nullptr;
+  size_t count = 0;
+  if (engine_started()) TPU_THROW_IF_ERROR(tpu_engine_windows(engine(), &windows, &count));
+  const std::unique_ptr<tpu_window_info_t, decltype(&tpu_free)> owner(windows, &tpu_free);
+  std::sort(windows, windows + count, [](const tpu_window_info_t& a, const tpu_window_info_t& b) {
+    return a.last_use > b.last_use;
+  });
+  PyRef list(PyList_New(0));
+  for (size_t i = 0; i < count; ++i) {
+    const tpu_window_info_t& w = windows[i];
+    PyRef item(Py_BuildValue(
+        "{sIsssssIsIsKsIsIsN}", "records", w.record_count, "first", tpu_op_info(w.first_op)->name,
+        "last", tpu_op_info(w.last_op)->name, "interpreted", w.interpreted, "interpretations",
+        w.most_interpretations, "compiled", static_cast<unsigned long long>(w.compiled), "programs",
+        w.program_count, "sets", w.set_count, "building", PyBool_FromLong(w.is_building)));
+    if (PyList_Append(list.get(), item.get()) != 0) throw_python_error();
+  }
+  return list.release();
 }
 PyObject* py_reset_stats(PyObject*) {
   if (engine_started()) tpu_engine_reset_stats(engine());

@@ -162,9 +162,10 @@ class Call {
     // signature only when someone changed it.
     if (C10_UNLIKELY(!salted_)) {
       salted_ = true;
-      if (complex_numbers_ != 0) tpu_attrs_add_int(attributes(), complex_numbers_);
+      if (complex_numbers_ != 0) tpu_attrs_add_complex(attributes(), complex_numbers_);
       const c10::ScalarType dtype = c10::get_default_dtype_as_scalartype();
-      if (dtype != c10::ScalarType::Float) tpu_attrs_add_dtype(attributes(), checked_dtype(dtype));
+      if (dtype != c10::ScalarType::Float)
+        tpu_attrs_add_default_dtype(attributes(), checked_dtype(dtype));
       if (has_attrs_) TPU_THROW_IF_ERROR(tpu_attrs_intern(&attrs_, &call_.attrs));
     }
     call_.operand_count = static_cast<int>(operands_.size());

@@ -40,11 +40,15 @@ def interpretations():
 
 @pytest.mark.parametrize("row, op, dtype", cases()[:: 1 if TEST_ALL else 4])
 def test_op_interpreted(row, op, dtype):
-  """Rows of the op table against the CPU, forward and backward, by their host forms."""
+  """Rows of the op table against the CPU, forward and backward, by their host forms: every row has
+  one."""
+  _C.env_override("TORCH_TPU_INTERPRETATIONS", "512")
 
   def check():
-    if check_op(op, dtype, 1, grad=dtype is torch.float32) == 0:
-      pytest.skip("no samples")
+    with counting(compile_stats) as compiled:
+      if check_op(op, dtype, 1, grad=dtype is torch.float32) == 0:
+        pytest.skip("no samples")
+    assert "requests" not in compiled, "some row has no host form: TORCH_TPU_LOG=launch says which"
 
   run_listed(DIFFERENT, full_name(op), dtype, check)
 
@@ -85,6 +89,125 @@ def test_attention_interpreted(heads, key_heads, length, keys, width, value_widt
     results.append([out.detach().cpu()] + [x.grad.cpu() for x in leaves])
   tolerance = 2e-5 if dtype is torch.float32 else 4e-2
   torch.testing.assert_close(results[1], results[0], rtol=tolerance, atol=tolerance)
+
+
+# --- numbers that are drawn ---
+
+
+def filled(dtype, *bounds):
+  return lambda device, weights: torch.empty(33, dtype=dtype, device=device).random_(*bounds)
+
+
+DRAWS = {
+  "rand": lambda device, weights: torch.rand(33, device=device),
+  "randn": lambda device, weights: torch.randn(33, device=device, dtype=torch.bfloat16),
+  "randint": lambda device, weights: torch.randint(-5, 1000, (33,), device=device),
+  "randint of many": lambda device, weights: torch.randint(0, 10**12, (33,), device=device),
+  "randint of bool": lambda device, weights: torch.randint(
+    2, (33,), device=device, dtype=torch.bool
+  ),
+  "random_": filled(torch.int64),
+  "random_ of a byte": filled(torch.uint8),
+  "random_ to": filled(torch.float32, 17),
+  "random_ from": filled(torch.int64, -(2**63), None),
+  "randperm": lambda device, weights: torch.randperm(1000, device=device),
+  "randperm of floats": lambda device, weights: torch.randperm(
+    9, device=device, dtype=torch.float32
+  ),
+  "multinomial": lambda device, weights: weights.multinomial(5),
+  "multinomial, one": lambda device, weights: weights[0].multinomial(1),
+  "multinomial, again": lambda device, weights: weights.double().multinomial(80, replacement=True),
+  "dropout": lambda device, weights: torch.nn.functional.dropout(weights, 0.3),
+  "no dropout": lambda device, weights: torch.native_dropout(weights, 0.3, False)[1],
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS.keys())
+def test_same_random_bits_in_both_tiers(draw, device):
+  drawn = []
+  for tier in ("interpreted", "compiled"):
+    _C.env_override("TORCH_TPU_TIERS", tier)
+    torch.manual_seed(3)
+    with counting(compile_stats) as compiled:
+      weights = torch.rand(3, 50, device=device)
+      drawn.append(draw(device, weights).cpu())
+    assert ("requests" in compiled) == (tier == "compiled")
+  assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention_drops_the_same_in_both_tiers(bias, device):
+  """Forward and backward, with grouped heads."""
+  generator = torch.Generator().manual_seed(0)
+  q = torch.randn(2, 4, 5, 8, generator=generator).to(device).requires_grad_()
+  k = torch.randn(2, 2, 7, 8, generator=generator).to(device).requires_grad_()
+  mask = torch.randn(5, 7, generator=generator).to(device) if bias else None
+  results = []
+  for tier in ("interpreted", "compiled"):
+    _C.env_override("TORCH_TPU_TIERS", tier)
+    torch.manual_seed(3)
+    out = torch.nn.functional.scaled_dot_product_attention(
+      q, k, k, attn_mask=mask, dropout_p=0.4, enable_gqa=True
+    )
+    grads = torch.autograd.grad(out.square().sum(), (q, k))
+    results.append([out.detach().cpu()] + [grad.cpu() for grad in grads])
+  torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_recurrent_cells_interpreted(kind, bias, dtype, device):
+  torch.manual_seed(0)
+  model = getattr(torch.nn, kind)(4, 6, bias=bias).to(dtype)
+  x = torch.randn(3, 2, 4).to(dtype)
+  results = []
+  for where in ("cpu", device):
+    model.to(where).zero_grad()
+    with counting(compile_stats) as compiled:
+      out = model(x.to(where))[0]
+      out.square().sum().backward()
+      results.append([out.detach().cpu()] + [p.grad.cpu().clone() for p in model.parameters()])
+    assert "requests" not in compiled
+  tolerance = 1e-5 if dtype is torch.float32 else 5e-2
+  torch.testing.assert_close(results[1], results[0], rtol=tolerance, atol=tolerance)
+
+
+WRONG = {
+  "p_in": lambda device: torch.bernoulli(torch.full((3,), 2.0, device=device)),
+  "std >= 0": lambda device: torch.normal(0.0, torch.full((3,), -1.0, device=device)),
+  "element < 0": lambda device: torch.full((3,), -1.0, device=device).multinomial(1),
+  "sum of probabilities <= 0": lambda device: torch.zeros(3, device=device).multinomial(1),
+}
+
+
+@pytest.mark.parametrize("text, draw", WRONG.items())
+def test_wrong_probabilities_are_refused_interpreted(text, draw, device):
+  with pytest.raises(RuntimeError, match=text):
+    draw(device).tolist()
+
+
+def test_default_dtype_of_the_recording(device):
+  """Kernels run later, when the default is another one; and programs are not needed for it."""
+  x = torch.arange(1, 6, device=device)
+  torch.set_default_dtype(torch.float64)
+  try:
+    scaled = x.sqrt() * 0.1
+  finally:
+    torch.set_default_dtype(torch.float32)
+  with counting(compile_stats) as compiled:
+    got = scaled.cpu()
+  wanted = torch.arange(1, 6).double().sqrt() * 0.1
+  assert got.dtype == torch.float64 and torch.equal(got, wanted) and "requests" not in compiled
+
+
+def test_complex_numbers_interpreted(device):
+  x = torch.arange(4.0, device=device)
+  with counting(compile_stats) as compiled:
+    got = [(x * 2j).cpu(), torch.add(x, 1, alpha=2).cpu(), (x + 1j).cpu()]
+  x = torch.arange(4.0)
+  assert all(map(torch.equal, got, [x * 2j, torch.add(x, 1, alpha=2), x + 1j]))
+  assert "requests" not in compiled
 
 
 def sgd(parameters):
@@ -176,6 +299,20 @@ def test_unknown_tier_is_refused_with_the_words(device):
     (x + 1).tolist()
   _C.env_override("TORCH_TPU_TIERS", None)
   assert (x + 1).tolist() == [2, 2, 2]
+
+
+def test_mode_of_each_launch_is_counted(device):
+  """Per structure and for all together, with what its programs are."""
+  x = torch.ones(6, device=device)
+  torch.tpu.synchronize()
+  with counting(compile_stats) as counted:
+    for _ in range(7):
+      ((x + 1) * 3).tolist()
+  window = torch.tpu.window_stats()[0]
+  assert (window["first"], window["last"], window["records"]) == ("add", "mul", 2)
+  assert (window["interpreted"], window["interpretations"], window["compiled"]) == (4, 4, 3)
+  assert (window["programs"], window["sets"], window["building"]) == (1, 1, False)
+  assert (counted["interpreted_windows"], counted["compiled_windows"]) == (4, 3)
 
 
 # --- errors and memory ---

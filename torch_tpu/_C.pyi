@@ -74,7 +74,12 @@ def engine_stats() -> dict[str, int]:
 
 def compile_stats() -> dict[str, float]:
   """requests, memory_hits, memory_drops, disk_hits, compiles, disk_writes and disk_rejects (int),
-  compile_seconds and disk_load_seconds (float)."""
+  compile_seconds and disk_load_seconds (float); interpreted_windows and compiled_windows (int),
+  launches by the way they ran."""
+
+def window_stats() -> list[dict[str, object]]:
+  """A dict per structure of windows that is known, the last used first; see
+  torch.tpu.window_stats."""
 
 def reset_stats() -> None:
   """Sets the engine's and compiler's numbers to 0."""

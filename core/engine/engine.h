@@ -201,6 +201,22 @@ typedef struct tpu_engine_stats_t {
 } tpu_engine_stats_t;
 void tpu_engine_stats(tpu_engine_t* engine, tpu_engine_stats_t* out_stats);
 
+/* One structure of windows that is known, and how it was launched. */
+typedef struct tpu_window_info_t {
+  uint64_t last_use;  // larger: later
+  uint32_t record_count;
+  tpu_op_t first_op, last_op;
+  uint32_t interpreted;           // launches op by op ...
+  uint32_t most_interpretations;  // ... and how many there are before its programs run
+  uint64_t compiled;              // launches of programs
+  uint32_t program_count;         // in the newest set of programs; 0: none yet
+  uint32_t set_count;             // sets of programs, which differ in their numbers or results
+  bool is_building;               // programs are being compiled in the background
+} tpu_window_info_t;
+/* All that are known now, in no order; free the array with tpu_free. */
+TPU_MUST_USE tpu_status_t tpu_engine_windows(tpu_engine_t* engine, tpu_window_info_t** out_windows,
+                                             size_t* out_count);
+
 void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats);
 void tpu_engine_reset_stats(tpu_engine_t* engine);
 

@@ -98,9 +98,13 @@ static void log_lines(char* text) {
   }
 }
 
-static void log_window(const tpu_window_t* window, const tpui_variant_t* variant,
-                       const uint8_t* dead) {
-  if (tpu_log_enabled(TPU_LOG_FLUSH)) {
+static void log_window(const tpu_window_t* window, const tpui_plan_t* plan,
+                       const tpui_variant_t* variant, const uint8_t* dead) {
+  if (tpu_log_enabled(TPU_LOG_FLUSH) && variant->interpreted) {
+    tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> interpreted, %u of %u times",
+            window->record_count, window->value_count, window->external_count,
+            plan->interpretations + 1, plan->most_interpretations);
+  } else if (tpu_log_enabled(TPU_LOG_FLUSH)) {
     tpu_log(TPU_LOG_FLUSH, "%u records, %u values, %u externals -> %u programs",
             window->record_count, window->value_count, window->external_count, variant->step_count);
   }
@@ -127,11 +131,13 @@ static tpu_status_t flush_now(tpu_engine_t* e, tpui_plan_t** out_plan, bool* out
   *out_waits = variant == NULL;
   if (*out_waits) return NULL;
   TPU_RETURN_IF_ERROR(tpui_flight_load(e, plan, variant, dead, &flight));
-  log_window(&window, variant, dead);
+  log_window(&window, plan, variant, dead);
   ++e->stats.flushes;
   if (variant->interpreted) {
     ++plan->interpretations;
     ++e->stats.interpretations;
+  } else {
+    ++plan->compiled_launches;
   }
   if (e->last_plan != NULL) e->last_plan->next = plan;
   e->last_plan = plan;

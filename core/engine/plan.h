@@ -38,6 +38,7 @@ typedef struct tpui_plan_t {
   tpui_variant_t* interpreted;    // for the first occurrences; NULL before and after them
   uint32_t interpretations;       // launches of it ...
   uint32_t most_interpretations;  // ... and how many there will be, see tier.h
+  uint64_t compiled_launches;     // launches of programs
   tpui_build_t* build;            // owned; what is being compiled for later occurrences, or NULL
   tpu_slot_t* seen_slots;         // [slot_count] numbers of the first occurrence
   uint8_t* seen_varied;           // [slot_count] another occurrence had another number
@@ -121,6 +122,7 @@ void tpui_plan_adopt(tpui_plan_t* plan, tpui_variant_t* variant);
 double tpui_window_elements(const tpu_window_t* window);
 /* How often windows like this one are interpreted, and the end of a build; see tier.c. */
 uint32_t tpui_tier_interpretations(const tpu_window_t* window);
+bool tpui_build_is_done(const tpui_build_t* build);
 void tpui_build_free(tpui_build_t* build);
 
 /* The variant that interprets this window: one step per op, host steps where there is a host form.

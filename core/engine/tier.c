@@ -69,6 +69,8 @@ static void run_build(tpu_queue_item_t* item) {
   tpu_mutex_unlock(&e->lock);
 }
 
+bool tpui_build_is_done(const tpui_build_t* build) { return build->done; }
+
 void tpui_build_free(tpui_build_t* build) {
   if (build == NULL) return;
   tpui_variant_free(build->variant);

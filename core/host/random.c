@@ -13,6 +13,23 @@ bool tpu_random_takes(tpu_random_kind_t kind, tpu_dtype_t math, tpu_dtype_t resu
   return math == TPU_F64 ? result == TPU_F64 : plain;
 }
 
+int64_t tpu_random_greatest_integer(tpu_dtype_t dtype) {
+  switch (dtype) {
+    case TPU_BOOL: return 1;
+    case TPU_F16: return 1 << 11;
+    case TPU_BF16: return 1 << 8;
+    case TPU_F32: return 1 << 24;
+    case TPU_F64: return (int64_t)1 << 53;
+    case TPU_U8: return UINT8_MAX;
+    case TPU_I8: return INT8_MAX;
+    case TPU_I16: return INT16_MAX;
+    case TPU_U16: return UINT16_MAX;
+    case TPU_I32: return INT32_MAX;
+    case TPU_U32: return UINT32_MAX;
+    default: return INT64_MAX;
+  }
+}
+
 /* A number as a chunk of equal parameters. */
 static void repeat_number(tpu_dtype_t math, double number, int64_t count, void* out) {
   for (int64_t i = 0; i < TPUI_CHUNK && i < count; ++i) {

@@ -50,6 +50,10 @@ typedef struct tpu_random_draw_t {
  * BOOL. */
 bool tpu_random_takes(tpu_random_kind_t kind, tpu_dtype_t math, tpu_dtype_t result);
 
+/* The last of INTEGERS without an upper bound: the dtype's greatest, or of those that a float can
+ * count exactly. */
+int64_t tpu_random_greatest_integer(tpu_dtype_t dtype);
+
 /* Writes elements [first, last) of the result, the first one at `out`. Ranges may be written in any
  * order and on any thread; `first` must be a multiple of 4. TPU_INVALID_ARGUMENT when it is not,
  * and for results that tpu_random_takes does not. */

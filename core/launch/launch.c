@@ -186,10 +186,10 @@ tpu_status_t tpu_job_run_step(tpu_job_t* job, const tpu_step_t* step, tpu_job_do
 }
 
 static void log_step(const tpu_job_t* job, const tpu_step_t* step, int64_t begin_ns) {
-  tpu_log(TPU_LOG_LAUNCH, "program %u of %u: %u ops from %s, %u in, %u out, %.1f us",
-          (uint32_t)(step - job->steps), job->step_count, step->record_count,
-          tpu_op_info(step->op)->name, step->input_count, step->output_count,
-          (double)(tpu_clock_ns() - begin_ns) * 1e-3);
+  tpu_log(TPU_LOG_LAUNCH, "%s %u of %u: %u ops from %s, %u in, %u out, %.1f us",
+          step->host != NULL ? "host step" : "program", (uint32_t)(step - job->steps),
+          job->step_count, step->record_count, tpu_op_info(step->op)->name, step->input_count,
+          step->output_count, (double)(tpu_clock_ns() - begin_ns) * 1e-3);
 }
 
 void tpu_job_keep_error(tpu_job_t* job, const tpu_step_t* step, tpu_status_t error) {

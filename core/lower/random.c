@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "host/random.h"
 #include "lower/gather.h"
 #include "lower/host_call.h"
 #include "lower/op_lowering.h"
@@ -133,25 +134,6 @@ void tpui_lower_bernoulli(const tpui_lowering_t* op) {
 
 /* --- integers --- */
 
-/* Largest value of random_() and of an open upper bound: all of an integer's, or as many integers
- * as a float can count exactly. */
-static int64_t greatest_value(tpu_dtype_t dtype) {
-  switch (dtype) {
-    case TPU_BOOL: return 1;
-    case TPU_F16: return 1 << 11;
-    case TPU_BF16: return 1 << 8;
-    case TPU_F32: return 1 << 24;
-    case TPU_F64: return (int64_t)1 << 53;
-    case TPU_U8: return UINT8_MAX;
-    case TPU_I8: return INT8_MAX;
-    case TPU_I16: return INT16_MAX;
-    case TPU_U16: return UINT16_MAX;
-    case TPU_I32: return INT32_MAX;
-    case TPU_U32: return UINT32_MAX;
-    default: return INT64_MAX;
-  }
-}
-
 /* A bound's value where the program knows it exactly. */
 static bool known_bound(const tpui_lowering_t* op, int k, int64_t* out_value) {
   double value = 0;
@@ -190,7 +172,7 @@ void tpui_lower_random_integers(const tpui_lowering_t* op) {
   tpui_hlo_t from = tpui_constant_int(b, TPU_I64, 0);
   if (has_from) from = tpui_operand_as(op, argument_at(op, 2), TPU_I64);
   // The first value that is not drawn; of all 64 bits it wraps.
-  int64_t end = (int64_t)((uint64_t)greatest_value(meta->dtype) + 1);
+  int64_t end = (int64_t)((uint64_t)tpu_random_greatest_integer(meta->dtype) + 1);
   tpui_hlo_t to = has_to ? tpui_operand_as(op, argument_at(op, 1), TPU_I64)
                          : tpui_constant_int(b, TPU_I64, end);
   uint64_t count = (uint64_t)(has_to ? high : end) - (uint64_t)low;

@@ -84,6 +84,14 @@ void tpu_attrs_add_text(tpu_attrs_builder_t* builder, const char* text, size_t s
   memcpy(payload, text, size);
 }
 
+void tpu_attrs_add_complex(tpu_attrs_builder_t* builder, int64_t operands) {
+  add_word(builder, TPU_ATTR_COMPLEX, (uint64_t)operands);
+}
+
+void tpu_attrs_add_default_dtype(tpu_attrs_builder_t* builder, tpu_dtype_t dtype) {
+  add_word(builder, TPU_ATTR_DEFAULT_DTYPE, (uint64_t)dtype);
+}
+
 static bool match_set(const void* item_pointer, const void* key_pointer) {
   const attrs_item_t* item = item_pointer;
   const tpu_attrs_builder_t* key = key_pointer;
@@ -165,6 +173,17 @@ static const uint64_t* value_of_kind(tpu_attrs_id_t id, int position, tpu_attr_k
 tpu_attr_kind_t tpu_attr_kind(tpu_attrs_id_t id, int position) {
   const uint64_t* value = value_at(id, position);
   return value == NULL ? TPU_ATTR_NONE : header_kind(value[0]);
+}
+
+int tpu_attrs_argument_count(tpu_attrs_id_t id) {
+  int count = tpu_attrs_count(id);
+  while (count > 0 && tpu_attr_kind(id, count - 1) >= TPU_ATTR_COMPLEX) --count;
+  return count;
+}
+
+tpu_dtype_t tpu_attrs_default_dtype(tpu_attrs_id_t id) {
+  const uint64_t* value = value_of_kind(id, tpu_attrs_count(id) - 1, TPU_ATTR_DEFAULT_DTYPE);
+  return value == NULL ? TPU_F32 : (tpu_dtype_t)value[1];
 }
 
 int64_t tpu_attr_int(tpu_attrs_id_t id, int position, int64_t if_none) {

@@ -23,12 +23,15 @@ typedef enum tpu_attr_kind_t {
   TPU_ATTR_INTS,      // int[] or bool[]
   TPU_ATTR_DOUBLE,    // a float that is structural by nature
   TPU_ATTR_TEXT,      // str
+  // No arguments, and behind those: what the call's meaning depends on beside them.
+  TPU_ATTR_COMPLEX,        // int: which operands are complex numbers
+  TPU_ATTR_DEFAULT_DTYPE,  // tpu_dtype_t of Python's floats, where it is not F32
 } tpu_attr_kind_t;
 
 #define TPU_ATTRS_MAX_WORDS 512
 
 /* Built on the stack on the recording path. One header word (kind << 32 | length) per value, then
- * its payload: INT, DTYPE, DOUBLE 1 word, INTS `length` words, TEXT ceil(length / 8) words. */
+ * its payload: INTS `length` words, TEXT ceil(length / 8) words, NONE none, others 1 word. */
 typedef struct tpu_attrs_builder_t {
   uint32_t size;   // words used
   uint32_t count;  // values
@@ -47,6 +50,8 @@ void tpu_attrs_add_dtype(tpu_attrs_builder_t* builder, tpu_dtype_t dtype);
 void tpu_attrs_add_ints(tpu_attrs_builder_t* builder, const int64_t* values, size_t count);
 void tpu_attrs_add_double(tpu_attrs_builder_t* builder, double value);
 void tpu_attrs_add_text(tpu_attrs_builder_t* builder, const char* text, size_t size);
+void tpu_attrs_add_complex(tpu_attrs_builder_t* builder, int64_t operands);
+void tpu_attrs_add_default_dtype(tpu_attrs_builder_t* builder, tpu_dtype_t dtype);
 
 /* Interns what was built. The empty set is id 0. */
 TPU_MUST_USE tpu_status_t tpu_attrs_intern(const tpu_attrs_builder_t* builder,
@@ -55,6 +60,8 @@ TPU_MUST_USE tpu_status_t tpu_attrs_intern(const tpu_attrs_builder_t* builder,
 /* Reading, by position. A wrong kind or position reads as "none", 0 or empty; lowering checks with
  * tpu_attr_kind where it matters. Pointers live forever. */
 int tpu_attrs_count(tpu_attrs_id_t id);
+int tpu_attrs_argument_count(tpu_attrs_id_t id);  // without the last two kinds
+tpu_dtype_t tpu_attrs_default_dtype(tpu_attrs_id_t id);
 tpu_attr_kind_t tpu_attr_kind(tpu_attrs_id_t id, int position);
 int64_t tpu_attr_int(tpu_attrs_id_t id, int position, int64_t if_none);
 tpu_dtype_t tpu_attr_dtype(tpu_attrs_id_t id, int position, tpu_dtype_t if_none);

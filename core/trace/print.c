@@ -136,6 +136,10 @@ static void print_attribute(tpu_strbuf_t* text, tpu_attrs_id_t attrs, int positi
     }
     case TPU_ATTR_DOUBLE: print_double(text, tpu_attr_double(attrs, position, 0)); break;
     case TPU_ATTR_TEXT: print_text(text, tpu_attr_text(attrs, position)); break;
+    case TPU_ATTR_COMPLEX: tpu_strbuf_append(text, "complex numbers"); break;
+    case TPU_ATTR_DEFAULT_DTYPE:
+      tpu_strbuf_printf(text, "default %s", tpu_dtype_hlo(tpu_attrs_default_dtype(attrs)));
+      break;
     default: tpu_strbuf_append(text, "none");
   }
 }

@@ -46,10 +46,12 @@ static double random_real(void) {
 }
 
 static value_t random_value(void) {
-  value_t v = {.kind = (tpu_attr_kind_t)pick(TPU_ATTR_NONE, TPU_ATTR_TEXT)};
+  value_t v = {.kind = (tpu_attr_kind_t)pick(TPU_ATTR_NONE, TPU_ATTR_DEFAULT_DTYPE)};
   switch (v.kind) {
-    case TPU_ATTR_INT: v.number = random_number(); break;
-    case TPU_ATTR_DTYPE: v.number = pick(1, TPU_DTYPE_COUNT - 1); break;
+    case TPU_ATTR_INT:
+    case TPU_ATTR_COMPLEX: v.number = random_number(); break;
+    case TPU_ATTR_DTYPE:
+    case TPU_ATTR_DEFAULT_DTYPE: v.number = pick(1, TPU_DTYPE_COUNT - 1); break;
     case TPU_ATTR_DOUBLE: v.real = random_real(); break;
     case TPU_ATTR_INTS:
       v.count = (int)pick(0, pick(0, 9) == 0 ? MAX_INTS : 3);
@@ -77,6 +79,8 @@ static void add_value(tpu_attrs_builder_t* b, const value_t* v) {
     case TPU_ATTR_INTS: tpu_attrs_add_ints(b, v->numbers, (size_t)v->count); break;
     case TPU_ATTR_DOUBLE: tpu_attrs_add_double(b, v->real); break;
     case TPU_ATTR_TEXT: tpu_attrs_add_text(b, v->text, (size_t)v->count); break;
+    case TPU_ATTR_COMPLEX: tpu_attrs_add_complex(b, v->number); break;
+    case TPU_ATTR_DEFAULT_DTYPE: tpu_attrs_add_default_dtype(b, (tpu_dtype_t)v->number); break;
     default: tpu_attrs_add_none(b); break;
   }
 }

@@ -60,6 +60,7 @@ from .stats import (
   engine_stats,
   fallback_stats,
   reset_stats,
+  window_stats,
 )
 from .streams import (
   Event,
@@ -124,6 +125,7 @@ __all__ = [
   "set_stream",
   "stream",
   "synchronize",
+  "window_stats",
 ]
 
 _SUBMODULES = ("amp", "memory", "modes", "random", "stats", "streams")

@@ -6,8 +6,20 @@ from torch_tpu import _C
 def compile_stats():
   """Compile requests, memory_hits, memory_drops (programs dropped for
   TORCH_TPU_PROGRAM_CACHE_BYTES), disk_hits, compiles, disk_writes, disk_rejects (counts) and
-  compile_seconds, disk_load_seconds. A window that was planned before makes no request."""
+  compile_seconds, disk_load_seconds. A window that was planned before makes no request.
+  interpreted_windows and compiled_windows are launches: op by op since the window was new, and as
+  programs."""
   return _C.compile_stats()
+
+
+def window_stats():
+  """How each structure of windows was launched, as a list of dicts, the last used first.
+
+  records, first, last (how many operations, and which), interpreted (launches op by op) of
+  interpretations (how many there are before its programs run), compiled (launches of programs),
+  programs (in the newest set; 0: none yet), sets (of programs, which differ in their numbers or
+  results) and building (programs are being compiled in the background)."""
+  return _C.window_stats()
 
 
 def engine_stats():
