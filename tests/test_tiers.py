@@ -256,7 +256,7 @@ def test_what_does_not_repeat_never_compiles(device):
       for _ in range(length):
         y = y * 2 + 1
       assert y[0].item() == 2 ** (length + 1) - 1
-  assert not compiled
+  assert "requests" not in compiled
 
 
 def test_one_set_of_programs_for_a_training(device):
@@ -278,7 +278,7 @@ def test_one_set_of_programs_for_a_training(device):
   with counting(compile_stats) as compiled:
     for _ in range(6):
       step()
-  assert not compiled
+  assert "requests" not in compiled
 
 
 def test_deterministic_algorithms_compile_at_once(device):
