@@ -13,6 +13,7 @@ from support import (
   child,
   compile_stats,
   counting,
+  eager_mode,
   is_tpu_like,
   tpu_like_env,
 )
@@ -101,3 +102,36 @@ def test_reading_elements_moves_little_and_compiles_little(like):
   assert like.bytes_to_host - before < 12 * 8200 + 12 * 64
   assert grown["compiles"] <= 6
   assert torch.equal(x[:700].cpu(), want[:700]), "most of it: the whole is fetched"
+
+
+@on_plugin
+def test_synchronize_waits_for_work_whose_results_are_gone(like):
+  x = torch.ones(8, device="tpu")
+  torch.tpu.synchronize()
+  before = like.runs, like.ended_runs
+  like.delay_us = 40_000
+  with eager_mode("strict"):
+    for _ in range(3):
+      x * 2
+    assert like.runs == before[0] + 3 and like.ended_runs < before[1] + 3
+    torch.tpu.synchronize()
+  assert like.ended_runs == before[1] + 3
+
+
+@on_plugin
+def test_late_errors_surface_once(like):
+  x = torch.ones(8, device="tpu")
+  torch.tpu.synchronize()
+  with eager_mode("strict"):
+    like.fail_runs = 1
+    x * 3  # nobody holds the result
+    with pytest.raises(RuntimeError, match="the device failed while this program ran"):
+      torch.tpu.synchronize()
+    torch.tpu.synchronize()
+    like.fail_runs = 1
+    y = (x * 4) + 1  # the second program fails because of the first
+    for _ in range(2):
+      with pytest.raises(RuntimeError, match="the device failed while this program ran"):
+        y.cpu()
+    torch.tpu.synchronize()
+  assert (x * 5).tolist() == [5] * 8

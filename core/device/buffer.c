@@ -237,8 +237,7 @@ tpu_status_t tpu_buffer_from_host(tpu_device_t* device, const void* data, tpu_dt
   return status;
 }
 
-/* Waits for an event and destroys it. */
-static tpu_status_t await_event(const tpu_plugin_t* plugin, pjrt_event_t* event) {
+tpu_status_t tpui_event_await(const tpu_plugin_t* plugin, pjrt_event_t* event) {
   pjrt_event_await_args_t await = {.event = event};
   tpu_status_t status = tpu_pjrt_call(plugin, Event_Await, &await);
   pjrt_event_destroy_args_t destroy = {.event = event};
@@ -251,8 +250,7 @@ tpu_status_t tpu_stop_ask(tpu_stop_t stop) {
   return stop() ? tpu_status_make(TPU_CANCELLED, "interrupted while waiting for the device") : NULL;
 }
 
-/* Waits until the event is ready, failed, or cannot be asked; an await then tells which. */
-static tpu_status_t poll_event(const tpu_plugin_t* plugin, pjrt_event_t* event, tpu_stop_t stop) {
+tpu_status_t tpui_event_poll(const tpu_plugin_t* plugin, pjrt_event_t* event, tpu_stop_t stop) {
   struct timespec pause = {.tv_nsec = 10000};
   for (int64_t waited = 0;;) {
     pjrt_event_is_ready_args_t args = {.event = event};
@@ -289,14 +287,18 @@ tpu_status_t tpu_buffer_await_unless(tpu_buffer_t* buffer, tpu_stop_t stop) {
   pjrt_buffer_ready_event_args_t args = {.buffer = buffer->pjrt};
   TPU_RETURN_IF_ERROR(tpu_pjrt_call(plugin, Buffer_ReadyEvent, &args));
   if (stop != NULL) {
-    tpu_status_t status = poll_event(plugin, args.event, stop);
+    tpu_status_t status = tpui_event_poll(plugin, args.event, stop);
     if (status != NULL) {
       pjrt_event_destroy_args_t destroy = {.event = args.event};
       tpui_log_failed_destroy(tpu_pjrt_call(plugin, Event_Destroy, &destroy));
       return status;
     }
   }
-  TPU_RETURN_IF_ERROR(await_event(plugin, args.event));
+  tpu_status_t status = tpui_event_await(plugin, args.event);
+  if (TPU_UNLIKELY(status != NULL)) {
+    tpui_completion_told(buffer->device, buffer->run);
+    return status;
+  }
   atomic_store_explicit(&buffer->ready, true, memory_order_release);
   return NULL;
 }
@@ -340,7 +342,7 @@ static tpu_status_t fetch_all(tpu_buffer_t* buffer, void* dst) {
   pjrt_buffer_to_host_buffer_args_t args = {
       .src = buffer->pjrt, .host_layout = &layout, .dst = dst, .dst_size = (size_t)buffer->bytes};
   TPU_RETURN_IF_ERROR(tpu_pjrt_call(buffer->device->plugin, Buffer_ToHostBuffer, &args));
-  return await_event(buffer->device->plugin, args.event);
+  return tpui_event_await(buffer->device->plugin, args.event);
 }
 
 /* Devices hand out whole buffers only: a part goes through a temporary copy. */

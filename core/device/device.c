@@ -212,6 +212,7 @@ void tpui_log_failed_destroy(tpu_status_t status) {
 
 void tpu_device_destroy(tpu_device_t* device) {
   if (device == NULL) return;
+  tpui_completions_free(device);
   while (device->free_buffers != NULL) {
     tpu_buffer_t* buffer = device->free_buffers;
     device->free_buffers = buffer->next_free;

@@ -99,6 +99,9 @@ TPU_MUST_USE tpu_status_t tpu_buffer_await(tpu_buffer_t* buffer);
 typedef bool (*tpu_stop_t)(void);
 #define TPU_STOP_EVERY_NS 100000000
 TPU_MUST_USE tpu_status_t tpu_buffer_await_unless(tpu_buffer_t* buffer, tpu_stop_t stop);
+/* Waits for the runs that began before this, and gives the first error of one that nobody was told;
+ * `stop` as above. At once where a run has ended when it was started (the CPU platform). */
+TPU_MUST_USE tpu_status_t tpu_device_await_runs(tpu_device_t* device, tpu_stop_t stop);
 /* Asks `stop`: TPU_CANCELLED if the wait is to end, else NULL. */
 TPU_MUST_USE tpu_status_t tpu_stop_ask(tpu_stop_t stop);
 

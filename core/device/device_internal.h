@@ -8,6 +8,20 @@
 #include "device/device.h"
 #include "pjrt/plugin.h"
 
+/* A run that the device has accepted, and the event of its end. */
+typedef struct tpui_completion_t {
+  uint64_t run;
+  pjrt_event_t* event;  // owned
+} tpui_completion_t;
+
+typedef struct tpui_completions_t {
+  tpui_completion_t* open;  // owned, from `first` on in the order of their launches
+  size_t first, count, capacity;
+  tpu_status_t error;  // owned; of run `failed`, which nobody was told
+  uint64_t failed;
+  uint64_t told;  // errors up to this run were seen by those who waited for a result
+} tpui_completions_t;
+
 struct tpu_device_t {
   const tpu_plugin_t* plugin;
   const tpu_platform_t* platform;
@@ -24,6 +38,7 @@ struct tpu_device_t {
   tpu_mutex_t mutex;  // guards the rest
   tpu_memory_stats_t stats;
   tpu_buffer_t* free_buffers;  // released tpu_buffer_t, kept for the next output
+  tpui_completions_t completions;
 };
 
 /* A block that a buffer has for its content, and maybe a PJRT buffer as well: each holds a
@@ -84,6 +99,19 @@ void tpui_buffer_drop_block(tpu_buffer_t* buffer);
 
 /* Destroys the content of a donated buffer, whose bytes the reserve has taken off already. */
 void tpui_buffer_drop_donated(tpu_buffer_t* buffer);
+
+/* Waits for an event and destroys it. */
+TPU_MUST_USE tpu_status_t tpui_event_await(const tpu_plugin_t* plugin, pjrt_event_t* event);
+/* Waits until the event is ready, failed, or cannot be asked (an await then tells which), or gives
+ * up with TPU_CANCELLED. */
+TPU_MUST_USE tpu_status_t tpui_event_poll(const tpu_plugin_t* plugin, pjrt_event_t* event,
+                                          tpu_stop_t stop);
+
+/* Takes the event of a run's end; NULL from plugins that have none. */
+void tpui_completion_add(tpu_device_t* device, uint64_t run, pjrt_event_t* event);
+/* Somebody heard that run `run` failed, of its own or because of an earlier one. */
+void tpui_completion_told(tpu_device_t* device, uint64_t run);
+void tpui_completions_free(tpu_device_t* device);
 
 /* The plugin's error text of a failed destroy has no caller to go to: it is logged. */
 void tpui_log_failed_destroy(tpu_status_t status);

@@ -305,8 +305,9 @@ static tpu_status_t check_outputs(const tpu_executable_t* executable, const int6
   return NULL;
 }
 
-static tpu_status_t execute_once(tpu_executable_t* executable, int input_count, size_t kept,
-                                 const run_space_t* space) {
+static tpu_status_t execute_once(tpu_executable_t* executable, uint64_t run, int input_count,
+                                 size_t kept, const run_space_t* space) {
+  tpu_device_t* device = executable->device;
   pjrt_execute_options_t options = {
       .struct_size = PJRT_SIZE_execute_options,
       .non_donatable_input_indices = space->kept,
@@ -322,7 +323,11 @@ static tpu_status_t execute_once(tpu_executable_t* executable, int input_count, 
       .num_args = (size_t)input_count,
       .output_lists = &output_list,
   };
-  return tpu_pjrt_call(executable->device->plugin, LoadedExecutable_Execute, &args);
+  pjrt_event_t* end = NULL;
+  if (!device->platform->host_addressable) args.device_complete_events = &end;
+  tpu_status_t status = tpu_pjrt_call(device->plugin, LoadedExecutable_Execute, &args);
+  if (TPU_LIKELY(status == NULL)) tpui_completion_add(device, run, end);
+  return status;
 }
 
 /* A plugin may have taken donated buffers when a run fails. What it has is dropped here, so that
@@ -403,7 +408,7 @@ static tpu_status_t run_in(tpu_executable_t* executable, int input_count,
     status = bind_inputs(executable, input_count, inputs, donatable, NULL, space, &kept, &freed);
   }
   uint64_t run = 1 + atomic_fetch_add_explicit(&executable->device->runs, 1, memory_order_relaxed);
-  if (status == NULL) status = execute_once(executable, input_count, kept, space);
+  if (status == NULL) status = execute_once(executable, run, input_count, kept, space);
   if (TPU_UNLIKELY(status != NULL || given != donated)) note_level(executable, freed, status);
   if (TPU_UNLIKELY(status != NULL)) {
     freed -= drop_taken(input_count, inputs, given);

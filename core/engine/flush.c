@@ -196,10 +196,26 @@ static tpu_status_t await_contents(tpu_engine_t* e) {
   return result;
 }
 
+/* What is running, also where its results are gone already. */
+static tpu_status_t await_runs(tpu_engine_t* e) {
+  tpu_mutex_unlock(&e->lock);
+  tpu_status_t status = tpu_device_await_runs(e->device, e->stop);
+  tpu_mutex_lock(&e->lock);
+  return status;
+}
+
 /* The error to tell at a sync, once. */
 static tpu_status_t sync_contents(tpu_engine_t* e) {
   tpu_status_t error = await_contents(e);
   if (tpu_status_code(error) == TPU_CANCELLED) return error;  // others are told by the next one
+  tpu_status_t late = await_runs(e);
+  if (error == NULL || tpu_status_code(late) == TPU_CANCELLED) {
+    tpu_status_free(error);
+    error = late;
+  } else {
+    tpu_status_free(late);
+  }
+  if (tpu_status_code(error) == TPU_CANCELLED) return error;
   tpu_status_t wrong = tpui_flags_look(e, UINT64_MAX);
   tpu_status_t pending = tpui_take_pending(e);
   // Of several errors the earlier one is the cause, or as good.

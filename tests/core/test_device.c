@@ -457,6 +457,37 @@ TPU_TEST(device_failed_run_is_reported_when_waited_for) {
   end_with_device(fake, device);
 }
 
+static bool stop_at_once(void) { return true; }
+
+/* A device other than a CPU, and a program that has begun whose results nobody holds. */
+TPU_TEST(device_runs_are_waited_for_without_their_results) {
+  const fake_control_t* fake = begin();
+  TPU_REQUIRE(fake != NULL);
+  tpu_device_t* device = NULL;
+  TPU_REQUIRE_OK(make_device_of(TPU_PLATFORM_TPU, 0, &device));
+  tpu_executable_t* add = NULL;
+  TPU_REQUIRE_OK(compile(device, add_text, &add));
+  tpu_buffer_t *a = NULL, *c = NULL;
+  TPU_REQUIRE_OK(make_buffer(device, &a));
+  tpu_buffer_t* inputs[2] = {a, a};
+  int64_t bytes = BYTES;
+  TPU_EXPECT_OK(tpu_device_await_runs(device, NULL));  // nothing runs
+  enum { RUNS = 1100 };                                // more than may be open
+  for (int i = 0; i < RUNS; ++i) {
+    if (i == RUNS - 2) fake->delay(150000);
+    fake->fail_outputs(i == 5 ? 8 : i == 7 ? 13 : 0);
+    TPU_EXPECT_OK(tpu_executable_run(add, 2, inputs, NULL, NULL, &bytes, &c));
+    tpu_buffer_release(c);
+  }
+  TPU_EXPECT_CODE(tpu_device_await_runs(device, stop_at_once), TPU_CANCELLED);
+  TPU_EXPECT_CODE(tpu_device_await_runs(device, NULL), TPU_RESOURCE_EXHAUSTED);  // the first error
+  TPU_EXPECT_OK(tpu_device_await_runs(device, NULL));                            // once
+  tpu_buffer_release(a);
+  tpu_executable_release(add);
+  tpu_device_destroy(device);
+  end(fake);
+}
+
 TPU_TEST(device_compile_and_load_refuse_bad_input) {
   tpu_device_t* device = NULL;
   const fake_control_t* fake = begin_with_device(&device);
@@ -550,6 +581,7 @@ static tpu_status_t use_executable(tpu_device_t* device, tpu_executable_t* execu
   TPU_RETURN_IF_ERROR(
       tpu_executable_run(executable, 2, buffers, first, first, &bytes, &buffers[2]));
   TPU_RETURN_IF_ERROR(tpu_buffer_read(buffers[2], 4, all, 8));
+  TPU_RETURN_IF_ERROR(tpu_device_await_runs(device, NULL));
   return tpu_buffer_await(buffers[1]);
 }
 

@@ -156,6 +156,15 @@ static pjrt_event_t* new_event(fake_buffer_t* buffer) {
   return (pjrt_event_t*)event;
 }
 
+pjrt_event_t* fake_end_event(void) {
+  fake_settings_t settings = fake_settings();
+  fake_event_t* event = (fake_event_t*)new_event(NULL);
+  event->ready_us = settings.delay_us > 0 ? fake_now_us() + settings.delay_us : 0;
+  event->lose_us = settings.lose_us;
+  event->error = settings.fail_outputs;
+  return (pjrt_event_t*)event;
+}
+
 pjrt_error_t* fake_Event_Destroy(void* pointer) {
   pjrt_event_destroy_args_t* args = pointer;
   pjrt_error_t* injected = fake_enter(FAKE_CALL_Event_Destroy, pointer);

@@ -125,6 +125,9 @@ typedef struct fake_buffer_t {
 /* A buffer with zeroed content that follows the settings. */
 fake_buffer_t* fake_buffer_new(const fake_type_t* type, bool is_cpu);
 
+/* Of a run's end; follows the settings. */
+pjrt_event_t* fake_end_event(void);
+
 typedef struct fake_loaded_t {
   fake_object_t head;
   fake_program_t* program;

@@ -234,6 +234,7 @@ pjrt_error_t* fake_LoadedExecutable_Execute(void* pointer) {
     output->error = fake_settings().fail_outputs;
     args->output_lists[0][i] = (pjrt_buffer_t*)output;
   }
+  if (args->device_complete_events != NULL) args->device_complete_events[0] = fake_end_event();
   FAKE_COUNT(executions);
   return NULL;
 }
