@@ -1,9 +1,7 @@
 #include "decompose.h"
 
-#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/clone.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/python_headers.h>
 
@@ -23,117 +21,18 @@
 #include "meta_query.h"
 #include "python_values.h"
 #include "record.h"
+#include "signature.h"
 
 namespace tpu_shim {
 
 namespace {
 
 constexpr size_t kMaxSignatures = 512;  // per overload; the least recently used goes first
+constexpr uint32_t kMaxRecords = 2000;  // longer ones would compile for minutes
 constexpr int kMaxRefusals = 16;        // signatures that may be tried in vain before any succeeded
 
 using Template = std::shared_ptr<tpu_template_t>;
 using Results = c10::SmallVector<at::Tensor, 4>;
-
-// --- signatures ---
-
-// All that the course of a decomposition may depend on, and the tensors that it computes with.
-struct Signature {
-  c10::SmallVector<uint64_t, 48> words;
-  c10::SmallVector<tpu_operand_t, 8> inputs;
-
-  // False for an argument that has no place in a signature: the host must run the op.
-  bool add(const c10::IValue& value);
-  uint64_t hash() const {
-    uint64_t h = words.size();
-    for (uint64_t word : words) h = (h ^ word) * 0x9e3779b97f4a7c15ull, h ^= h >> 29;
-    return h;
-  }
-
- private:
-  void tag(char kind, uint64_t detail) {
-    words.push_back(static_cast<uint64_t>(kind) << 56 | detail);
-  }
-  void add_bytes(const void* data, size_t size);
-  bool add_tensor(const at::Tensor& tensor);
-  void add_device_tensor(const at::Tensor& tensor);
-};
-
-void Signature::add_bytes(const void* data, size_t size) {
-  tag('b', size);
-  const size_t first = words.size();
-  words.resize(first + (size + 7) / 8, 0);
-  if (size > 0) std::memcpy(words.data() + first, data, size);
-}
-
-// Offsets are left out, since a template follows its inputs; but two inputs in one storage must lie
-// towards each other as they did.
-void Signature::add_device_tensor(const at::Tensor& tensor) {
-  tpu_operand_t input;
-  tensor_operand(tensor, &input);
-  tag('t', input.view | static_cast<uint64_t>(input.wrapped) << 32);
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    if (inputs[k].storage != input.storage) continue;
-    tag('s', k);
-    const auto byte = [](const tpu_operand_t& o) {
-      return o.offset * static_cast<int64_t>(tpu_dtype_bytes(tpu_meta_get(o.view)->dtype));
-    };
-    words.push_back(static_cast<uint64_t>(byte(input) - byte(inputs[k])));
-    break;
-  }
-  inputs.push_back(input);
-}
-
-bool Signature::add_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined()) return tag('n', 0), true;
-  if (tensor.layout() != c10::kStrided || tensor.is_conj() || tensor.is_neg()) return false;
-  if (is_tpu(tensor)) {
-    if (dtype_from(tensor.scalar_type()) == TPU_DTYPE_INVALID) return false;
-    return add_device_tensor(tensor), true;
-  }
-  // A number: the decomposition may look at it.
-  if (!is_cpu_scalar(tensor)) return false;
-  tag('c', static_cast<uint64_t>(tensor.scalar_type()) << 1 |
-               static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()));
-  add_bytes(tensor.const_data_ptr(), tensor.itemsize());
-  return true;
-}
-
-bool Signature::add(const c10::IValue& value) {
-  if (value.isTensor()) return add_tensor(value.toTensor());
-  if (value.isNone()) return tag('n', 0), true;
-  if (value.isBool()) return tag('z', value.toBool()), true;
-  if (value.isInt())
-    return tag('i', 0), words.push_back(static_cast<uint64_t>(value.toInt())), true;
-  if (value.isDouble()) {
-    const double number = value.toDouble();
-    return tag('d', 0), add_bytes(&number, sizeof(number)), true;
-  }
-  if (value.isComplexDouble()) {
-    const c10::complex<double> number = value.toComplexDouble();
-    return tag('x', 0), add_bytes(&number, sizeof(number)), true;
-  }
-  if (value.isSymInt()) {
-    const auto number = value.toSymInt().maybe_as_int();
-    return number.has_value() && add(c10::IValue(*number));
-  }
-  if (value.isString()) {
-    const auto text = value.toStringView();
-    return add_bytes(text.data(), text.size()), true;
-  }
-  if (value.isDevice()) {
-    const c10::Device device = value.toDevice();
-    return tag('v',
-               static_cast<uint64_t>(device.type()) << 8 | static_cast<uint8_t>(device.index())),
-           true;
-  }
-  if (!value.isList()) return false;  // generators among others
-  const auto list = value.toListRef();
-  tag('l', list.size());
-  for (const c10::IValue& item : list) {
-    if (!add(item)) return false;
-  }
-  return true;
-}
 
 // --- what is known per overload ---
 
@@ -238,9 +137,6 @@ bool Decomposition::resolve() {
 }
 
 bool Decomposition::sign(const c10::IValue* args, Signature* signature) const {
-  // Hidden arguments first.
-  signature->words.push_back(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 1 |
-                             static_cast<uint64_t>(at::globalContext().deterministicAlgorithms()));
   for (size_t i = 0; i < is_out_.size(); ++i) {
     if (!is_out_[i] && !signature->add(args[i])) return false;
   }
@@ -290,8 +186,8 @@ void Decomposition::replay(const Signature& signature, const Template& made,
   c10::SmallVector<tpu_result_t, 4> made_results(
       static_cast<size_t>(tpu_template_result_count(made.get())));
   note_location();
-  TPU_THROW_IF_ERROR(
-      tpu_engine_replay(engine(), made.get(), signature.inputs.data(), made_results.data()));
+  TPU_THROW_IF_ERROR(tpu_engine_replay(engine(), made.get(), signature.inputs.data(), nullptr,
+                                       made_results.data()));
   size_t next = 0;
   for (bool is_defined : defined) {
     if (!is_defined) {
@@ -372,8 +268,10 @@ void Decomposition::finish_capture(const Signature& signature, const Results& re
 // Ends the capture when the decomposition leaves by an exception.
 struct Capture {
   explicit Capture(const Signature& signature) {
+    tpu_capture_options_t options{};
+    options.max_records = kMaxRecords;
     TPU_THROW_IF_ERROR(tpu_engine_capture_begin(engine(), static_cast<int>(signature.inputs.size()),
-                                                signature.inputs.data(), &active));
+                                                signature.inputs.data(), &options, &active));
   }
   ~Capture() {
     if (active) tpu_engine_capture_cancel(engine());

@@ -16,6 +16,7 @@
 #include "decompose.h"
 #include "fallback.h"
 #include "generator.h"
+#include "graph.h"
 #include "hooks.h"
 #include "python_values.h"
 #include "runtime.h"
@@ -24,16 +25,6 @@
 namespace tpu_shim {
 
 namespace {
-
-// Lets other Python threads run while the engine compiles, launches or waits.
-template <class Work>
-void without_gil(const Work& work) {
-  struct Dropped {
-    PyThreadState* state = PyEval_SaveThread();
-    ~Dropped() { PyEval_RestoreThread(state); }
-  } dropped;
-  work();
-}
 
 PyObject* text_or_none(const char* text) {
   if (text == nullptr) Py_RETURN_NONE;
@@ -99,6 +90,56 @@ PyObject* py_set_eager_mode(PyObject* args) {
   TORCH_CHECK_VALUE(problem.empty(), problem);
   without_gil([&] { set_eager_mode(mode); });
   Py_RETURN_NONE;
+}
+
+// --- graphs ---
+
+constexpr const char* kGraph = "torch_tpu.graph";
+
+Graph* graph_in(PyObject* capsule) {
+  void* graph = PyCapsule_GetPointer(capsule, kGraph);
+  if (graph == nullptr) throw_python_error();
+  return static_cast<Graph*>(graph);
+}
+PyObject* py_graph_new(PyObject*) {
+  return PyCapsule_New(new Graph(), kGraph, [](PyObject* capsule) { delete graph_in(capsule); });
+}
+// The graph and the list that most of these functions take.
+Graph* parse_graph(PyObject* args, PyObject** list) {
+  PyObject* capsule = nullptr;
+  parse(args, "OO", &capsule, list);
+  return graph_in(capsule);
+}
+Graph* parse_graph_and_list(PyObject* args, PyObject** list) {
+  Graph* graph = parse_graph(args, list);
+  TORCH_CHECK_TYPE(PyList_CheckExact(*list), "a graph takes its arguments in a list");
+  return graph;
+}
+PyObject* py_graph_run(PyObject* args) {
+  PyObject* list = nullptr;
+  Graph* graph = parse_graph_and_list(args, &list);
+  return graph->run(list);
+}
+PyObject* py_graph_begin(PyObject* args) {
+  PyObject* list = nullptr;
+  Graph* graph = parse_graph_and_list(args, &list);
+  return PyBool_FromLong(graph->begin(list));
+}
+PyObject* py_graph_end(PyObject* args) {
+  PyObject* results = nullptr;
+  Graph* graph = parse_graph(args, &results);
+  return PyUnicode_FromString(graph->end(results).c_str());
+}
+PyObject* py_graph_cancel(PyObject* args) {
+  PyObject* capsule = nullptr;
+  parse(args, "O", &capsule);
+  graph_in(capsule)->cancel();
+  Py_RETURN_NONE;
+}
+PyObject* py_graph_templates(PyObject* args) {
+  PyObject* capsule = nullptr;
+  parse(args, "O", &capsule);
+  return PyLong_FromSize_t(graph_in(capsule)->template_count());
 }
 
 // --- numbers ---

@@ -22,6 +22,16 @@ struct Gil {
   PyGILState_STATE state;
 };
 
+// Lets other Python threads run while the engine compiles, launches or waits.
+template <class Work>
+void without_gil(const Work& work) {
+  struct Dropped {
+    PyThreadState* state = PyEval_SaveThread();
+    ~Dropped() { PyEval_RestoreThread(state); }
+  } dropped;
+  work();
+}
+
 // Throws the exception that Python has set, in a form that may cross threads.
 [[noreturn]] void throw_python_error();
 // Throws torch_tpu.errors.IndexError. Takes the GIL itself.

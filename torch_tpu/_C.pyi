@@ -62,6 +62,24 @@ def empty_cache() -> None:
 def clear_cache() -> None:
   """Forgets plans and compiled programs in memory, not on disk."""
 
+def graph_new() -> object:
+  """A graph without templates."""
+
+def graph_run(graph: object, arguments: list, /) -> list | None:
+  """Replays the template for these arguments and empties the list; None if there is none."""
+
+def graph_begin(graph: object, arguments: list, /) -> bool:
+  """Begins to capture what a call with these arguments records; False if that cannot be."""
+
+def graph_end(graph: object, results: list | tuple, /) -> str:
+  """Ends the capture; why no template came of it ('it ...'), or '' if one did."""
+
+def graph_cancel(graph: object, /) -> None:
+  """Ends a capture, if there is one, without a template."""
+
+def graph_templates(graph: object, /) -> int:
+  """For how many signatures the graph has a template."""
+
 def memory_stats() -> dict[str, int]:
   """bytes_in_use, bytes_peak, bytes_limit, bytes_total, buffers_in_use, buffers_peak and
   buffers_total; zeros before the device has started."""

@@ -1,8 +1,9 @@
 /* Captures: watching one thread's records from begin to end, and making a template of them.
  *
  * The records are a template when nothing but the inputs went in and nothing but the results came
- * out: no host read, no flush, no write to a storage from outside. Host writes become constants,
- * since a number that did not come from the device is the same at every call.
+ * out: no host read, no flush, no write to a storage from outside but to inputs where that is
+ * allowed. Host writes become constants, since a number that did not come from the device is the
+ * same at every call.
  */
 #include <string.h>
 
@@ -12,9 +13,6 @@
 #include "engine/storage.h"
 #include "engine/template.h"
 #include "engine/watch.h"
-
-/* Longer ones would compile for minutes. */
-#define MAX_RECORDS 2000
 
 static void free_capture(tpu_engine_t* e, tpui_capture_t* c) {
   for (int k = 0; k < c->input_count; ++k) tpu_value_release(&e->pool, c->inputs[k].value);
@@ -27,8 +25,10 @@ static int64_t item_bytes(tpu_meta_id_t view) {
   return (int64_t)tpu_dtype_bytes(tpu_meta_get(view)->dtype);
 }
 
-static void note_input(tpui_captured_input_t* input, const tpu_operand_t* operand) {
+static void note_input(tpui_captured_input_t* input, const tpu_operand_t* operand, bool writes) {
   if (operand->kind != TPU_OPERAND_TENSOR) return;
+  bool whole = tpui_storage_is_whole(operand->storage, operand->view, operand->offset);
+  if (writes && whole) input->storage = operand->storage;
   input->value = operand->storage->value;
   tpu_value_retain(input->value);
   input->view = operand->view;
@@ -37,7 +37,8 @@ static void note_input(tpui_captured_input_t* input, const tpu_operand_t* operan
   input->end = input->begin + tpu_meta_get(operand->view)->span * item;
 }
 
-static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs) {
+static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs,
+                                 const tpu_capture_options_t* options) {
   TPU_RETURN_IF_ERROR(tpui_prepare_operands(input_count, inputs, "an operation"));
   void* memory = NULL;
   tpui_capture_t* c = NULL;
@@ -51,20 +52,23 @@ static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_ope
   c->first_record = (uint32_t)e->recorder.record_count;
   c->first_value = (uint32_t)e->recorder.value_count;
   c->first_serial = e->next_serial;
+  c->max_records = options->max_records;
+  c->draws = options->random != NULL;
+  if (c->draws) c->random = *options->random;
   c->inputs = places;
   c->input_count = input_count;
-  for (int k = 0; k < input_count; ++k) note_input(&c->inputs[k], &inputs[k]);
+  for (int k = 0; k < input_count; ++k) note_input(&c->inputs[k], &inputs[k], options->writes);
   e->capture = c;
   return NULL;
 }
 
 tpu_status_t tpu_engine_capture_begin(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs,
-                                      bool* out_began) {
+                                      const tpu_capture_options_t* options, bool* out_began) {
   *out_began = false;
   tpu_mutex_lock(&e->lock);
   tpu_status_t status = NULL;
   if (e->capture == NULL) {
-    status = begin_locked(e, input_count, inputs);
+    status = begin_locked(e, input_count, inputs, options);
     *out_began = status == NULL;
   }
   tpu_mutex_unlock(&e->lock);
@@ -141,13 +145,27 @@ static uint32_t translate_ref(builder_t* b, uint32_t ref, tpu_meta_id_t view, tp
   }
 }
 
-static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index) {
-  tpu_record_t record;
-  tpu_window_record(window, index, &record);
-  if ((tpu_op_info(record.op)->flags & TPU_OP_RANDOM) != 0) {
+/* The last two operands, seed and offset, have just got their slots: the offset is kept as the
+ * distance from where the generator stood. */
+static void add_random_state(builder_t* b) {
+  tpu_template_t* t = b->made;
+  const tpui_capture_t* c = b->capture;
+  if (!c->draws) {
     b->obstacle = "it draws random numbers";
     return;
   }
+  tpu_slot_t* state = t->slots + b->slot_count - 2;
+  if (state[0].as_int != c->random.seed || state[1].as_int < c->random.offset) {
+    b->obstacle = "it draws random numbers from another generator, or sets its state";
+  }
+  state[1].as_int -= c->random.offset;
+  t->random_slots[t->random_slot_count++] = b->slot_count - 2;
+  t->random_slots[t->random_slot_count++] = b->slot_count - 1;
+}
+
+static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index) {
+  tpu_record_t record;
+  tpu_window_record(window, index, &record);
   tpu_template_t* t = b->made;
   const uint32_t* words = window->words + window->record_words[index];
   uint32_t size = tpu_record_size(record.operand_count, record.result_count);
@@ -160,24 +178,65 @@ static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index)
     copy[TPU_RECORD_HEADER_WORDS + 2 * k] =
         translate_ref(b, ref, tpu_record_view(&record, k), number);
   }
+  if ((tpu_op_info(record.op)->flags & TPU_OP_RANDOM) != 0) add_random_state(b);
   t->word_count += size;
   ++t->record_count;
   t->value_count += (uint32_t)record.result_count;
+}
+
+static bool holds_own_value(const builder_t* b, const tpu_storage_t* storage) {
+  const tpu_value_t* value = storage->value;
+  return value != NULL && value->state == TPU_VALUE_RECORDED &&
+         value->pending.number >= b->capture->first_value;
+}
+
+static uint32_t own_number(const builder_t* b, const tpu_value_t* value) {
+  return value->pending.number - b->capture->first_value;
 }
 
 static void add_results(builder_t* b, int count, const tpu_operand_t* results) {
   tpu_template_t* t = b->made;
   for (int k = 0; k < count; ++k) {
     const tpu_storage_t* storage = results[k].storage;
-    const tpu_value_t* value = storage->value;
-    if (value == NULL || value->state != TPU_VALUE_RECORDED ||
-        value->pending.number < b->capture->first_value) {
+    if (storage->serial <= b->capture->first_serial || !holds_own_value(b, storage)) {
       b->obstacle = "a result was not computed by it";
-    } else if (!tpui_storage_is_whole(storage, results[k].view, results[k].offset)) {
-      b->obstacle = "a result is a part of another tensor";
+      return;
+    }
+    uint32_t first = 0;
+    while (results[first].storage != storage) ++first;
+    t->results[t->result_count++] = (tpui_template_result_t){
+        .value = own_number(b, storage->value),
+        .first = first,
+        .view = results[k].view,
+        .offset = results[k].offset,
+        .storage_bytes = storage->nbytes,
+    };
+  }
+}
+
+/* Each of two inputs in one storage would have to see what is written to the other. */
+static bool shares_memory(const tpui_capture_t* c, int k) {
+  for (int j = 0; j < c->input_count; ++j) {
+    if (j != k && c->inputs[j].value == c->inputs[k].value) return true;
+  }
+  return false;
+}
+
+/* Inputs whose storages have other content now. */
+static void add_writes(builder_t* b) {
+  const tpui_capture_t* c = b->capture;
+  for (int k = 0; k < c->input_count; ++k) {
+    const tpui_captured_input_t* input = &c->inputs[k];
+    const tpu_storage_t* storage = input->storage;
+    if (storage == NULL || storage->value == input->value) continue;
+    if (!holds_own_value(b, storage)) {
+      b->obstacle = "it writes to an argument from the host";
+    } else if (!tpui_storage_is_whole(storage, input->view, 0)) {
+      b->obstacle = "it resizes an argument";
+    } else if (shares_memory(c, k)) {
+      b->obstacle = "it writes to one of two arguments that share memory";
     } else {
-      t->result_views[t->result_count] = results[k].view;
-      t->results[t->result_count++] = value->pending.number - b->capture->first_value;
+      b->made->writes[k] = 1 + own_number(b, storage->value);
     }
   }
 }
@@ -189,12 +248,18 @@ static tpu_status_t build_template(tpu_engine_t* e, builder_t* b, const char* na
   const tpui_capture_t* c = b->capture;
   tpu_window_t window;
   tpu_recorder_window(&e->recorder, &window);
-  if (window.record_count - c->first_record > MAX_RECORDS) b->obstacle = "it takes too many steps";
+  if (window.record_count - c->first_record > c->max_records) {
+    b->obstacle = "it takes too many steps";
+  }
   if (c->first_record == window.record_count) b->obstacle = "it computes nothing";
   if (b->obstacle != NULL) return NULL;
-  uint32_t words = window.word_count - window.record_words[c->first_record];
-  TPU_RETURN_IF_ERROR(tpui_template_create(e, name, words, (size_t)c->input_count,
-                                           c->constant_count, (size_t)result_count, &b->made));
+  tpui_template_room_t room = {
+      .words = window.word_count - window.record_words[c->first_record],
+      .inputs = (size_t)c->input_count,
+      .constants = c->constant_count,
+      .results = (size_t)result_count,
+  };
+  TPU_RETURN_IF_ERROR(tpui_template_create(e, name, &room, &b->made));
   tpu_template_t* t = b->made;
   t->input_count = (uint32_t)c->input_count;
   for (int k = 0; k < c->input_count; ++k) t->input_views[k] = c->inputs[k].view;
@@ -202,6 +267,7 @@ static tpu_status_t build_template(tpu_engine_t* e, builder_t* b, const char* na
     add_record(b, &window, i);
   }
   if (b->obstacle == NULL) add_results(b, result_count, results);
+  if (b->obstacle == NULL) add_writes(b);
   if (b->obstacle != NULL) {
     tpui_template_free(t);
     return NULL;

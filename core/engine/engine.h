@@ -149,15 +149,30 @@ TPU_MUST_USE tpu_status_t tpu_engine_record(tpu_engine_t* engine, tpu_call_t* ca
  * is everything else that the operation's course depends on, such as the numbers given to it. */
 typedef struct tpu_template_t tpu_template_t;
 
+/* Where a generator of random numbers stands. */
+typedef struct tpu_random_state_t {
+  int64_t seed, offset;
+} tpu_random_state_t;
+
+typedef struct tpu_capture_options_t {
+  uint32_t max_records;  // more are no template
+  bool writes;           // inputs may be written if they are the whole of their storages
+  // The generator that may be drawn from as it stands at the beginning, or NULL: none may.
+  const tpu_random_state_t* random;
+} tpu_capture_options_t;
+
 /* Begins to watch what this thread records. Not while anyone else captures: `*out_began` is false
  * then. Until the capture ends, the mode's flushes after records are put off. */
 TPU_MUST_USE tpu_status_t tpu_engine_capture_begin(tpu_engine_t* engine, int input_count,
-                                                   const tpu_operand_t* inputs, bool* out_began);
+                                                   const tpu_operand_t* inputs,
+                                                   const tpu_capture_options_t* options,
+                                                   bool* out_began);
 
-/* Ends this thread's capture. `results` are tensors, each the whole of a storage of its own. Gives
- * a template (free with tpu_template_destroy) or none: then `*out_obstacle` is a literal that says,
- * in the words "it ...", why this operation never gives one with such inputs; NULL when another
- * thread came between, and the next try may. `name` is for error texts and is copied. */
+/* Ends this thread's capture. `results` are tensors that were made inside; they may be views, also
+ * of the same storage. Gives a template (free with tpu_template_destroy) or none: then
+ * `*out_obstacle` is a literal that says, in the words "it ...", why this operation never gives one
+ * with such inputs; NULL when another thread came between, and the next try may. `name` is for
+ * error texts and is copied. */
 TPU_MUST_USE tpu_status_t tpu_engine_capture_end(tpu_engine_t* engine, const char* name,
                                                  int result_count, const tpu_operand_t* results,
                                                  tpu_template_t** out_template,
@@ -165,11 +180,18 @@ TPU_MUST_USE tpu_status_t tpu_engine_capture_end(tpu_engine_t* engine, const cha
 /* Ends it without a template, for an operation that failed. */
 void tpu_engine_capture_cancel(tpu_engine_t* engine);
 
-/* Appends the template's records. Fills `results` (as many as were captured) like
- * tpu_engine_record. TPU_INVALID_ARGUMENT when an input's view is not the captured one. */
+/* Appends the template's records and writes the inputs that it writes. Fills `results` (as many as
+ * were captured) with a reference to a storage, a view of it and its offset each. `random`, which
+ * may be NULL for a template that draws no numbers, is where the generator stands.
+ * TPU_INVALID_ARGUMENT when an input's view is not the captured one, or is written and no longer
+ * the whole of its storage. */
 TPU_MUST_USE tpu_status_t tpu_engine_replay(tpu_engine_t* engine, const tpu_template_t* made,
-                                            const tpu_operand_t* inputs, tpu_result_t* results);
+                                            const tpu_operand_t* inputs,
+                                            const tpu_random_state_t* random,
+                                            tpu_result_t* results);
 int tpu_template_result_count(const tpu_template_t* made);
+/* Whether the template writes its k-th input. */
+bool tpu_template_writes(const tpu_template_t* made, int k);
 int tpu_template_record_count(const tpu_template_t* made);
 /* Before its engine. Nobody may be replaying it. */
 void tpu_template_destroy(tpu_template_t* made);

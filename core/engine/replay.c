@@ -15,14 +15,21 @@ typedef struct replay_t {
   const tpu_operand_t* inputs;
   const uint32_t* words;
   const tpu_slot_t* slots;
-  tpu_value_t** values;  // what was made so far
+  const tpu_random_state_t* random;
+  uint32_t random_slots;  // how many were passed
+  tpu_value_t** values;   // what was made so far
   uint32_t value_count;
 } replay_t;
 
+static bool is_as_captured(const tpu_template_t* t, uint32_t k, const tpu_operand_t* input) {
+  tpu_meta_id_t view = input->kind == TPU_OPERAND_TENSOR ? input->view : 0;
+  if (view != t->input_views[k]) return false;
+  return t->writes[k] == 0 || tpui_storage_is_whole(input->storage, view, input->offset);
+}
+
 static tpu_status_t check_inputs(const tpu_template_t* t, const tpu_operand_t* inputs) {
   for (uint32_t k = 0; k < t->input_count; ++k) {
-    tpu_meta_id_t view = inputs[k].kind == TPU_OPERAND_TENSOR ? inputs[k].view : 0;
-    if (view != t->input_views[k]) {
+    if (TPU_UNLIKELY(!is_as_captured(t, k, &inputs[k]))) {
       return tpu_status_make(TPU_INVALID_ARGUMENT,
                              "%s: input %u differs from the one that was captured", t->name, k);
     }
@@ -30,12 +37,15 @@ static tpu_status_t check_inputs(const tpu_template_t* t, const tpu_operand_t* i
   return NULL;
 }
 
-static void push_external(tpu_recorder_t* r, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+static void push_external(tpu_engine_t* e, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
   const tpu_template_t* t = p->made;
+  tpu_recorder_t* r = &e->recorder;
   uint32_t index = tpu_ref_index(ref);
   int64_t number = (ref & TPU_REF_VIEW_BIT) != 0 ? (p->slots++)->as_int : 0;
   if (index >= t->input_count) {
-    tpu_recorder_tensor(r, t->constants[index - t->input_count], view, number);
+    tpu_value_t* constant = t->constants[index - t->input_count];
+    if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_constant(e, constant);
+    tpu_recorder_tensor(r, constant, view, number);
     return;
   }
   const tpu_operand_t* input = &p->inputs[index];
@@ -44,17 +54,32 @@ static void push_external(tpu_recorder_t* r, replay_t* p, uint32_t ref, tpu_meta
   tpu_recorder_tensor(r, input->storage->value, view, (begin + number) / item);
 }
 
-static void push_operand(tpu_recorder_t* r, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+/* The number of the next slot; those of random states follow the generator. */
+static tpu_slot_t next_number(replay_t* p) {
+  const tpu_template_t* t = p->made;
+  tpu_slot_t number = *p->slots;
+  uint32_t slot = (uint32_t)(p->slots++ - t->slots);
+  if (TPU_LIKELY(p->random_slots == t->random_slot_count ||
+                 t->random_slots[p->random_slots] != slot)) {
+    return number;
+  }
+  bool is_seed = p->random_slots++ % 2 == 0;
+  number.as_int = is_seed ? p->random->seed : p->random->offset + number.as_int;
+  return number;
+}
+
+static void push_operand(tpu_engine_t* e, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+  tpu_recorder_t* r = &e->recorder;
   switch (tpu_ref_kind(ref)) {
     case TPU_REF_WINDOW: {
       int64_t offset = (ref & TPU_REF_VIEW_BIT) != 0 ? (p->slots++)->as_int : 0;
       tpu_recorder_tensor(r, p->values[tpu_ref_index(ref)], view, offset);
       break;
     }
-    case TPU_REF_EXTERNAL: push_external(r, p, ref, view); break;
+    case TPU_REF_EXTERNAL: push_external(e, p, ref, view); break;
     case TPU_REF_SCALAR:
       tpu_recorder_scalar(r, tpu_ref_scalar_dtype(ref), tpu_ref_scalar_is_weak(ref), view,
-                          *p->slots++);
+                          next_number(p));
       break;
     default: tpu_recorder_none(r);
   }
@@ -64,7 +89,7 @@ static tpu_status_t append_record(tpu_engine_t* e, replay_t* p) {
   tpu_record_t r = tpu_record_decode(p->words);
   TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, r.operand_count, r.result_count));
   for (int k = 0; k < r.operand_count; ++k) {
-    push_operand(&e->recorder, p, tpu_record_ref(&r, k), tpu_record_view(&r, k));
+    push_operand(e, p, tpu_record_ref(&r, k), tpu_record_view(&r, k));
   }
   TPU_RETURN_IF_ERROR(tpu_recorder_commit(&e->recorder, r.op, r.operand_count, r.result_count,
                                           r.variant, r.attrs, r.compute_dtype, r.results,
@@ -78,13 +103,29 @@ static tpu_status_t append_record(tpu_engine_t* e, replay_t* p) {
 
 static tpu_status_t place_results(tpu_engine_t* e, const replay_t* p, tpu_result_t* results) {
   for (uint32_t k = 0; k < p->made->result_count; ++k) {
-    tpu_value_t* value = p->values[p->made->results[k]];
+    const tpui_template_result_t* made = &p->made->results[k];
     tpu_result_t* result = &results[k];
-    result->meta = p->made->result_views[k];
-    TPU_RETURN_IF_ERROR(
-        tpui_storage_make(e, tpu_meta_bytes(tpu_meta_get(value->meta)), &result->storage));
+    result->meta = made->view;
+    result->offset = made->offset;
+    if (made->first != k) {
+      result->storage = results[made->first].storage;
+      tpu_storage_retain(result->storage);
+      continue;
+    }
+    TPU_RETURN_IF_ERROR(tpui_storage_make(e, made->storage_bytes, &result->storage));
+    tpu_value_retain(p->values[made->value]);
+    tpui_storage_set(result->storage, p->values[made->value]);
+  }
+  return NULL;
+}
+
+static tpu_status_t write_inputs(const replay_t* p) {
+  const tpu_template_t* t = p->made;
+  for (uint32_t k = 0; k < t->input_count; ++k) {
+    if (TPU_LIKELY(t->writes[k] == 0)) continue;
+    tpu_value_t* value = p->values[t->writes[k] - 1];
     tpu_value_retain(value);
-    tpui_storage_set(result->storage, value);
+    TPU_RETURN_IF_ERROR(tpui_storage_bind(p->inputs[k].storage, value, true));
   }
   return NULL;
 }
@@ -96,6 +137,7 @@ static tpu_status_t replay_locked(tpu_engine_t* e, replay_t* p, tpu_result_t* re
   tpu_status_t status = NULL;
   for (uint32_t i = 0; i < t->record_count && status == NULL; ++i) status = append_record(e, p);
   if (status == NULL) status = place_results(e, p, results);
+  if (status == NULL) status = write_inputs(p);
   // Steps in between live on only where a result keeps them; without results nothing does.
   for (uint32_t i = 0; i < p->value_count; ++i) tpu_value_release(&e->pool, p->values[i]);
   if (e->capture != NULL) tpui_capture_touched(e, NULL);
@@ -103,14 +145,20 @@ static tpu_status_t replay_locked(tpu_engine_t* e, replay_t* p, tpu_result_t* re
 }
 
 tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
-                               const tpu_operand_t* inputs, tpu_result_t* results) {
+                               const tpu_operand_t* inputs, const tpu_random_state_t* random,
+                               tpu_result_t* results) {
   for (uint32_t k = 0; k < made->result_count; ++k) results[k] = (tpu_result_t){0};
+  if (made->random_slot_count > 0 && random == NULL) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "%s: it draws numbers from no generator",
+                           made->name);
+  }
   tpu_value_t* inline_values[INLINE_VALUES];
   void* memory = inline_values;
   if (made->value_count > INLINE_VALUES) {
     TPU_RETURN_IF_ERROR(tpu_calloc(made->value_count, sizeof(void*), &memory));
   }
-  replay_t replay = {.made = made, .inputs = inputs, .words = made->words, .slots = made->slots};
+  replay_t replay = {
+      .made = made, .inputs = inputs, .words = made->words, .slots = made->slots, .random = random};
   replay.values = memory;
   tpu_mutex_lock(&e->lock);
   tpu_status_t status = tpui_recording_end(e, replay_locked(e, &replay, results));

@@ -6,8 +6,8 @@
 #include "base/layout.h"
 #include "engine/state.h"
 
-tpu_status_t tpui_template_create(tpu_engine_t* e, const char* name, size_t words, size_t inputs,
-                                  size_t constants, size_t results, tpu_template_t** out_template) {
+tpu_status_t tpui_template_create(tpu_engine_t* e, const char* name,
+                                  const tpui_template_room_t* room, tpu_template_t** out_template) {
   *out_template = NULL;
   tpu_template_t *block = NULL, made = {.engine = e};
   void* memory = NULL;
@@ -15,12 +15,14 @@ tpu_status_t tpui_template_create(tpu_engine_t* e, const char* name, size_t word
   tpu_layout_init(&layout);
   TPU_LAYOUT_ADD(&layout, block, 1);
   TPU_LAYOUT_COPY(&layout, made.name, name, strlen(name) + 1);
-  TPU_LAYOUT_ADD(&layout, made.words, words);
-  TPU_LAYOUT_ADD(&layout, made.slots, words / 2);  // each belongs to an operand, of two words
-  TPU_LAYOUT_ADD(&layout, made.input_views, inputs);
-  TPU_LAYOUT_ADD(&layout, made.constants, constants);
-  TPU_LAYOUT_ADD(&layout, made.results, results);
-  TPU_LAYOUT_ADD(&layout, made.result_views, results);
+  // Each slot belongs to an operand, which takes two words.
+  TPU_LAYOUT_ADD(&layout, made.words, room->words);
+  TPU_LAYOUT_ADD(&layout, made.slots, room->words / 2);
+  TPU_LAYOUT_ADD(&layout, made.random_slots, room->words / 2);
+  TPU_LAYOUT_ADD(&layout, made.input_views, room->inputs);
+  TPU_LAYOUT_ADD(&layout, made.writes, room->inputs);
+  TPU_LAYOUT_ADD(&layout, made.constants, room->constants);
+  TPU_LAYOUT_ADD(&layout, made.results, room->results);
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   *block = made;
   *out_template = block;
@@ -29,6 +31,7 @@ tpu_status_t tpui_template_create(tpu_engine_t* e, const char* name, size_t word
 
 int tpu_template_result_count(const tpu_template_t* made) { return (int)made->result_count; }
 int tpu_template_record_count(const tpu_template_t* made) { return (int)made->record_count; }
+bool tpu_template_writes(const tpu_template_t* made, int k) { return made->writes[k] != 0; }
 
 void tpui_template_free(tpu_template_t* made) {
   for (uint32_t k = 0; k < made->constant_count; ++k) {

@@ -11,9 +11,17 @@ void tpui_capture_touched(tpu_engine_t* e, const char* obstacle) {
   }
 }
 
+static bool may_write(const tpui_capture_t* c, const tpu_storage_t* storage) {
+  if (storage->serial > c->first_serial) return true;
+  for (int k = 0; k < c->input_count; ++k) {
+    if (c->inputs[k].storage == storage) return true;
+  }
+  return false;
+}
+
 void tpui_capture_bound(tpu_engine_t* e, const tpu_storage_t* storage) {
-  bool inside = storage->serial > e->capture->first_serial;
-  tpui_capture_touched(e, inside ? NULL : "it writes to a tensor that it did not make");
+  bool allowed = may_write(e->capture, storage);
+  tpui_capture_touched(e, allowed ? NULL : "it writes to a tensor that it did not make");
 }
 
 void tpui_capture_constant(tpu_engine_t* e, tpu_value_t* value) {

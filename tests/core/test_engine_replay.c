@@ -3,11 +3,13 @@
 
 #include "engine_support.h"
 
+static const tpu_capture_options_t strict = {.max_records = 100};
+
 static bool begin(world_t* w, int count, const tensor_t* inputs) {
   tpu_operand_t operands[4];
   for (int i = 0; i < count; ++i) operands[i] = operand_of(inputs[i]);
   bool began = false;
-  TPU_EXPECT_OK(tpu_engine_capture_begin(w->engine, count, operands, &began));
+  TPU_EXPECT_OK(tpu_engine_capture_begin(w->engine, count, operands, &strict, &began));
   return began;
 }
 
@@ -29,7 +31,7 @@ static tpu_template_t* end(world_t* w, int count, const tensor_t* results, const
 static tensor_t replay(world_t* w, const tpu_template_t* made, tensor_t a, tensor_t b) {
   tpu_operand_t operands[2] = {operand_of(a), operand_of(b)};
   tpu_result_t result;
-  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, operands, &result));
+  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, operands, NULL, &result));
   return (tensor_t){result.storage, result.meta, result.offset};
 }
 
@@ -82,7 +84,7 @@ TPU_TEST(replay_records_what_was_captured) {
   // Other shapes are refused.
   tpu_operand_t wrong[2] = {operand_of(table), operand_of(sum)};
   tpu_result_t none;
-  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, wrong, &none), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, wrong, NULL, &none), TPU_INVALID_ARGUMENT);
   TPU_EXPECT(none.storage == NULL);
   tpu_template_destroy(made);
   tpu_template_destroy(NULL);
@@ -113,29 +115,25 @@ TPU_TEST(replay_in_every_mode) {
 
 /* What makes a template impossible, one by one. */
 TPU_TEST(replay_obstacles) {
-  static const char* const reasons[] = {"reads a tensor's content on the host",
-                                        "waits for the device",
-                                        "writes to a tensor that it did not make",
-                                        "not among its arguments",
-                                        "a result was not computed by it",
-                                        "a part of another tensor",
-                                        "computes nothing"};
+  static const char* const reasons[] = {
+      "reads a tensor's content on the host",    "waits for the device",
+      "writes to a tensor that it did not make", "not among its arguments",
+      "a result was not computed by it",         "computes nothing"};
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t inputs[2] = {world_range(&w, 8, 1), world_range(&w, 8, 2)};
   tensor_t other = world_range(&w, 8, 3);
   float numbers[8];
-  for (int i = 0; i < 7; ++i) {
+  for (int i = 0; i < 6; ++i) {
     TPU_REQUIRE(begin(&w, 2, inputs));
-    tensor_t c = i == 6 ? world_empty(&w, 8) : world_binary(&w, TPU_OP_ADD, inputs[0], inputs[1]);
+    tensor_t c = i == 5 ? world_empty(&w, 8) : world_binary(&w, TPU_OP_ADD, inputs[0], inputs[1]);
     tensor_t shown = c;
     if (i == 0) TPU_EXPECT_OK(world_read(&w, inputs[0], numbers));
     if (i == 1) world_flush(&w);
     if (i == 2) world_update_by(&w, TPU_OP_ADD, inputs[0], 1);
     if (i == 3) world_update(&w, TPU_OP_ADD, c, other);
     if (i == 4) shown = other;
-    if (i == 5) shown = view_of(c, 0, 4, 1);
-    if (i == 6) shown = inputs[0];
+    if (i == 5) shown = inputs[0];
     TPU_EXPECT(end(&w, 1, &shown, reasons[i]) == NULL);
     EXPECT_CONTENT(&w, c, 0, 0);  // the op itself is none the worse
     drop(&c);
@@ -162,7 +160,7 @@ TPU_TEST(replay_of_failed_inputs) {
   tpu_status_free(tpu_engine_flush(w.engine, true));
   tpu_operand_t operands[2] = {operand_of(inputs[0]), operand_of(bad)};
   tpu_result_t none;
-  tpu_status_t status = tpu_engine_replay(w.engine, made, operands, &none);
+  tpu_status_t status = tpu_engine_replay(w.engine, made, operands, NULL, &none);
   TPU_EXPECT(strstr(tpu_status_message(status), "composite reads a tensor whose") != NULL);
   tpu_status_free(status);
   TPU_EXPECT_EQ(world_waiting(&w), 0u);
@@ -183,7 +181,7 @@ static tpu_status_t try_replay(void* arg) {
   const char* obstacle;
   tpu_status_t status = tpu_storage_create(w.engine, 32, &a.storage);
   tpu_operand_t operands[2] = {operand_of(a), operand_of(a)};
-  if (status == NULL) status = tpu_engine_capture_begin(w.engine, 2, operands, &began);
+  if (status == NULL) status = tpu_engine_capture_begin(w.engine, 2, operands, &strict, &began);
   if (status == NULL) status = world_try(&w, TPU_OP_ADD, TPU_CALL_FUNCTIONAL, 2, operands, &c);
   if (began && status != NULL) {
     tpu_engine_capture_cancel(w.engine);
@@ -191,7 +189,7 @@ static tpu_status_t try_replay(void* arg) {
     tpu_operand_t shown = operand_of(c);
     status = tpu_engine_capture_end(w.engine, "composite", 1, &shown, &made, &obstacle);
   }
-  if (made != NULL) status = tpu_engine_replay(w.engine, made, operands, &result);
+  if (made != NULL) status = tpu_engine_replay(w.engine, made, operands, NULL, &result);
   float numbers[8];
   if (status == NULL) status = world_read(&w, c, numbers);
   tpu_template_destroy(made);
@@ -257,7 +255,7 @@ static void* capture_and_replay(void* pointer) {
   for (int round = 0; round < 60; ++round) {
     tpu_operand_t operands[2] = {operand_of(inputs[0]), operand_of(inputs[1])};
     bool began = false;
-    TPU_EXPECT_OK(tpu_engine_capture_begin(w->engine, 2, operands, &began));
+    TPU_EXPECT_OK(tpu_engine_capture_begin(w->engine, 2, operands, &strict, &began));
     tensor_t result = composite(w, inputs[0], inputs[1]);
     if (began) {
       tpu_template_t* next = NULL;

@@ -1,8 +1,34 @@
-"""A graph of ATen calls that AOTAutograd made, as a callable."""
+"""A graph of ATen calls that AOTAutograd made, as a callable.
+
+The first call with a signature runs the graph under a capture, and what it recorded becomes a
+template; later calls are a replay of that, without Python (shim/graph.h). What cannot be a template
+runs call by call each time, through the same recorder: slower, and just as right.
+"""
+
+import logging
 
 import torch
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx.graph import _BoxedCodeGen
+
+from torch_tpu import _C
+
+log = logging.getLogger("torch_tpu")
+
+# A graph is not tried again after this many captures that came to nothing, or were never replayed.
+_MAX_ATTEMPTS = 16
+
+# Operators that are run by PyTorch's own Python code and do nothing but call other operators.
+_PURE_HIGHER_ORDER = {
+  "associative_scan",
+  "cond",
+  "flex_attention",
+  "flex_attention_backward",
+  "invoke_subgraph",
+  "map_impl",
+  "scan",
+  "while_loop",
+}
 
 
 def _run_and_save_rng_state(op, *args, **kwargs):
@@ -29,14 +55,105 @@ class CompiledGraph:
   """Takes a list of arguments, which it empties, and gives a list of results."""
 
   def __init__(self, graph_module, kind):
+    self._boxed_call = True  # of the instance: AOTAutograd's wrappers copy its __dict__
+    self.kind = kind
+    self.obstacle = _obstacle(graph_module)  # why it runs call by call; None while it may not
     for node in graph_module.graph.nodes:
       if node.op == "call_function":
         node.target = _REPLACED.get(node.target, node.target)
     graph_module.graph.set_codegen(_BoxedCodeGen())
     graph_module.recompile()
-    self._boxed_call = True  # of the instance: AOTAutograd's wrappers copy its __dict__
-    self.kind = kind
     self.module = graph_module
+    self.graph = _C.graph_new()
+    self.constants = _lift_constants(graph_module)
+    self.attempts = 0
 
   def __call__(self, args):
-    return self.module(args)
+    if self.obstacle is None:
+      args += self.constants
+      results = _C.graph_run(self.graph, args)
+      return results if results is not None else self._capture(args)
+    return self.module(args + self.constants)
+
+  def _capture(self, args):
+    self.attempts += 1
+    if self.attempts > _MAX_ATTEMPTS:
+      self._give_up("its numbers, sizes or arguments on the CPU change with every call")
+      return self.module(args)
+    host_state = torch.random.default_generator.get_state()
+    if not _C.graph_begin(self.graph, args):
+      return self.module(args)
+    try:
+      results = self.module(args)
+    except BaseException:
+      _C.graph_cancel(self.graph)
+      raise
+    if not torch.equal(host_state, torch.random.default_generator.get_state()):
+      _C.graph_cancel(self.graph)
+      self._give_up("it draws random numbers on the CPU")
+      return results
+    reason = _C.graph_end(self.graph, results)
+    if reason:
+      self._give_up(reason)
+    return results
+
+  def _give_up(self, reason):
+    # Templates of other signatures are worth more than a reason.
+    if _C.graph_templates(self.graph) == 0 or self.attempts > _MAX_ATTEMPTS:
+      self.obstacle = reason
+      log.info("a %s graph runs call by call: %s", self.kind, reason)
+
+
+def _lift_constants(graph_module):
+  """Makes tensors that the graph holds its last arguments, and gives them: templates follow
+  arguments."""
+  graph, lifted = graph_module.graph, {}
+  last = next((n for n in reversed(graph.nodes) if n.op == "placeholder"), None)
+  for node in list(graph.nodes):
+    if node.op != "get_attr":
+      continue
+    value = getattr(graph_module, node.target, None)
+    if not isinstance(value, torch.Tensor):
+      continue  # the graph of a branch or loop
+    if node.target not in lifted:
+      with graph.inserting_after(last) if last is not None else graph.inserting_before(None):
+        last = graph.placeholder(node.target)
+      last.meta.update(node.meta)
+      lifted[node.target] = (last, value)
+    node.replace_all_uses_with(lifted[node.target][0])
+    graph.erase_node(node)
+  graph_module.recompile()
+  return [value for _, value in lifted.values()]
+
+
+def _obstacle(graph_module):
+  """Why a replay of the graph's records would not do what the graph does, or None."""
+  for node in graph_module.graph.nodes:
+    value = node.meta.get("val")
+    if node.op == "placeholder" and isinstance(value, torch.Tensor):
+      if value.device.type == "cpu" and value.dim() > 0:
+        return f"its argument {node.target} is on the CPU"
+    elif node.op == "call_function":
+      reason = _call_obstacle(node)
+      if reason is not None:
+        return reason
+  return None
+
+
+def _call_obstacle(node):
+  target = node.target
+  if isinstance(target, torch._ops.HigherOrderOperator):
+    known = target.name() in _PURE_HIGHER_ORDER or target in _REPLACED
+    return None if known else f"{target.name()} may do more than compute"
+  if not isinstance(target, torch._ops.OpOverload):
+    return None  # getitem and arithmetic with sizes
+  if target.namespace not in ("aten", "prims", "_c10d_functional"):
+    return f"{target} is not an operation of PyTorch: it may do more than compute"
+  if target._schema.is_mutable and _on_cpu(node.args[0]):
+    return f"{target} writes to a tensor on the CPU"
+  return None
+
+
+def _on_cpu(node):
+  value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+  return isinstance(value, torch.Tensor) and value.device.type == "cpu"
