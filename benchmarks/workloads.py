@@ -201,6 +201,22 @@ def accumulated(a, i, j, v):
   a[1].index_put_((i,), v(2, 2, 64), accumulate=True)
 
 
+@view_write("n", 512)
+def half_sums(a, i, j, v):
+  layer, new = a.view(torch.bfloat16).view(2, -1, 1024)[1], v(2, 1024).bfloat16()
+  layer.index_add_(0, i, new)
+  layer.index_put_((i,), new, accumulate=True)
+  layer.scatter_add_(0, i.view(2, 1).expand(2, 1024), new)
+
+
+@view_write(2, "n", 2, 64)
+def reduced(a, i, j, v):
+  index, new = i.view(2, 1, 1).expand(2, 2, 64), v(2, 2, 64)
+  a[1].scatter_reduce_(0, index, new, "mean", include_self=False)
+  a[0].scatter_reduce_(0, index, new, "amax")
+  a[:, :, 1].index_reduce_(1, i, v(2, 2, 64), "mean")
+
+
 @view_write("n", 64)
 def odd_strides(a, i, j, v):
   a.as_strided((a.shape[0] // 3, 2, 60), (131, 64, 1), 7)[i] = v(2, 2, 60)

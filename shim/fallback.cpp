@@ -1,5 +1,6 @@
 #include "fallback.h"
 
+#include <ATen/Functions.h>
 #include <ATen/native/CPUFallback.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -8,6 +9,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "argument_kind.h"
 #include "base/log.h"
 #include "debug_checks.h"
 #include "decompose.h"
@@ -47,6 +49,66 @@ c10::DispatchKey host_key(const c10::OperatorHandle& op) {
   return c10::DispatchKey::AutogradCPU;
 }
 
+// Nothing that the operation gets is written in place, is a view's base or names a device.
+bool only_reads(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& argument : schema.arguments()) {
+    const auto kind = strip_optional(argument.real_type())->kind();
+    if (kind == c10::TypeKind::DeviceObjType) return false;
+    const bool out = argument.is_out() && kind == c10::TypeKind::TensorType;
+    if (argument.alias_info() != nullptr && !out) return false;
+  }
+  return true;
+}
+
+// The value with each tensor of it replaced by change(tensor).
+template <class Change>
+c10::IValue with_tensors(const c10::IValue& value, const Change& change) {
+  if (value.isTensor()) return value.toTensor().defined() ? change(value.toTensor()) : value;
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(change(tensor));
+    return list;
+  }
+  if (!value.isOptionalTensorList()) return value;
+  c10::List<std::optional<at::Tensor>> list;
+  for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+    const bool given = tensor.has_value() && tensor->defined();
+    list.push_back(given ? std::optional<at::Tensor>(change(*tensor)) : std::nullopt);
+  }
+  return list;
+}
+
+struct OutArgument {
+  at::Tensor on_device, on_host;
+};
+
+// Runs the host's kernel on the buffers themselves: they are read where they are, not copied.
+void run_on_lent(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::DispatchKey key) {
+  const auto& arguments = op.schema().arguments();
+  const size_t first = stack->size() - arguments.size();
+  at::Device device(kTpu);
+  std::vector<OutArgument> outs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    (*stack)[first + i] = with_tensors((*stack)[first + i], [&](const at::Tensor& tensor) {
+      if (!is_tpu(tensor)) return tensor;
+      device = tensor.device();
+      if (!arguments[i].is_out()) return lend_tensor(tensor);
+      outs.push_back({tensor, at::empty_like(tensor, at::Device(at::kCPU))});
+      return outs.back().on_host;
+    });
+  }
+  op.redispatchBoxed(c10::DispatchKeySet(key), stack);
+  for (const OutArgument& out : outs) at::_copy_from_and_resize(out.on_host, out.on_device);
+  for (size_t i = first; i < stack->size(); ++i) {
+    (*stack)[i] = with_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+      for (const OutArgument& out : outs) {
+        if (tensor.is_same(out.on_host)) return out.on_device;
+      }
+      return tensor.to(device);
+    });
+  }
+}
+
 }  // namespace
 
 void note_host_run(const std::string& name) {
@@ -76,8 +138,13 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   note_host_run(name);
   const bool check = looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
-  // A view made on the host would not share memory with its base: cpu_fallback refuses those.
-  at::native::cpu_fallback(op, stack, /*error_on_views=*/true, host_key(op));
+  const c10::DispatchKey key = host_key(op);
+  if (only_reads(op.schema())) {
+    run_on_lent(op, stack, key);
+  } else {
+    // A view made on the host would not share memory with its base: cpu_fallback refuses those.
+    at::native::cpu_fallback(op, stack, /*error_on_views=*/true, key);
+  }
   TORCH_CHECK(!check || all_finite(*stack, op.schema().returns().size()), "'", name,
               "' made NaN or infinity from finite inputs (TORCH_TPU_CHECK_NONFINITE=1)",
               recorded_here());

@@ -1,6 +1,7 @@
 #include "storage.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
 #include <ATen/core/TensorBase.h>
 #include <c10/core/StorageImpl.h>
 
@@ -255,6 +256,21 @@ at::Tensor read_tensor(const at::Tensor& tensor) {
   if (host.numel() > 0)
     read_tensor(tensor, host.mutable_data_ptr(), static_cast<int64_t>(host.nbytes()));
   return host;
+}
+
+at::Tensor lend_tensor(const at::Tensor& tensor) {
+  if (is_lazy(tensor)) return tensor.cpu();
+  tpu_operand_t operand;
+  tensor_operand(tensor, &operand);
+  note_location();
+  tpu_loan_t* loan = nullptr;
+  void* data = nullptr;
+  const int64_t size = tensor.numel() * static_cast<int64_t>(tensor.element_size());
+  TPU_THROW_IF_ERROR(tpu_engine_lend(engine(), &operand, size, &loan, &data));
+  if (loan == nullptr) return read_tensor(tensor);
+  const auto options = at::TensorOptions().dtype(tensor.dtype());
+  return at::from_blob(
+      data, tensor.sizes(), [loan](void*) { tpu_engine_end_loan(engine(), loan); }, options);
 }
 
 }  // namespace tpu_shim

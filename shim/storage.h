@@ -123,6 +123,9 @@ void resize_storage(c10::StorageImpl* impl, int64_t nbytes);
 void read_tensor(const at::Tensor& tensor, void* dst, int64_t nbytes);
 // The same to a new CPU tensor. Conjugate and negative bits are not looked at.
 at::Tensor read_tensor(const at::Tensor& tensor);
+// A CPU tensor with the same elements, dense and only to be read: the content itself where buffers
+// are host memory, else a copy. The bits count.
+at::Tensor lend_tensor(const at::Tensor& tensor);
 
 }  // namespace tpu_shim
 

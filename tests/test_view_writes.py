@@ -91,3 +91,40 @@ def test_out_of_range_stays_out(device):
     cache.cpu()
   content = cache.cpu()
   assert content[1, 1].eq(1).all() and content.sum() == 2
+
+
+def combinations(a, i, s):
+  """Writes with arithmetic, to places some of which are the same; gives each state of a."""
+  rows, pairs = i[:, None].expand_as(s), torch.tensor([[1, 1], [0, 1]], device=a.device)
+  yield a.index_add_(0, i, s, alpha=2)
+  yield a.index_put_((i,), s, accumulate=True)
+  yield a.scatter_add_(0, rows, s)
+  yield a.t().index_add_(1, i, s.t())
+  yield a[:, 2:4].index_put_((i, pairs[0, 0]), s[:, 0], accumulate=True)
+  for kind in ("sum", "prod", "mean", "amax", "amin"):
+    for include_self in (True, False):
+      yield a.scatter_reduce_(0, rows, s, kind, include_self=include_self)
+      yield a[:, 3:5].scatter_reduce_(1, pairs, s[:2, :2], kind, include_self=include_self)
+      if kind != "sum":
+        yield a.index_reduce_(0, i, s, kind, include_self=include_self)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_combined_with_what_is_there(dtype, device):
+  """Through a view as in a whole tensor, to the bit; and numbers as on the CPU."""
+  random = torch.Generator().manual_seed(0)
+  content, source = (torch.randn(n, 8, generator=random).mul(3).to(dtype) for n in (64, 20))
+  index = torch.randint(0, 30, (20,), generator=random)
+  base = torch.stack([content, content, content]).to(device)
+  states = zip(
+    combinations(base[1], index.to(device), source.to(device)),
+    combinations(content.to(device), index.to(device), source.to(device)),
+    combinations(content.clone(), index, source),
+    strict=True,
+  )
+  for step, (through, whole, expected) in enumerate(states):
+    assert torch.equal(through, whole), step
+    if dtype is not torch.bfloat16:  # of which the CPU rounds every sum
+      torch.testing.assert_close(through.cpu(), expected, msg=lambda m, s=step: f"step {s}: {m}")
+  assert torch.equal(base[::2].cpu(), content.expand(2, 64, 8))

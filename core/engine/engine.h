@@ -204,6 +204,13 @@ TPU_MUST_USE tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait);
 /* Copies a tensor to host memory as dense row-major elements of its dtype (flushes, waits). */
 TPU_MUST_USE tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor,
                                           void* dst, int64_t size);
+/* Lends them instead, where buffers are host memory: what the tensor holds now, whatever is written
+ * to it meanwhile; nobody may write to what is lent. `*out_loan` is NULL where there is nothing to
+ * lend: no elements, no content yet, or no host memory. */
+typedef struct tpu_value_t tpu_loan_t;
+TPU_MUST_USE tpu_status_t tpu_engine_lend(tpu_engine_t* engine, const tpu_operand_t* tensor,
+                                          int64_t size, tpu_loan_t** out_loan, void** out_data);
+void tpu_engine_end_loan(tpu_engine_t* engine, tpu_loan_t* loan);
 /* Writes dense row-major host elements to a tensor. */
 TPU_MUST_USE tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage,
                                            tpu_meta_id_t view, int64_t offset, const void* src,

@@ -73,9 +73,9 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
   return tpui_record_internal(e, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
 }
 
-/* Gives a READY value with one reference, or none when `dst` is filled already. */
-static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, void* dst,
-                                int64_t size, tpu_value_t** out_value, int64_t* out_offset) {
+/* A READY value with one reference; none when there is nothing to read, or nothing was written. */
+static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, int64_t size,
+                                tpu_value_t** out_value, int64_t* out_offset) {
   const tpu_meta_t* view = tpu_meta_get(tensor->view);
   if (view == NULL || size != tpu_meta_bytes(view)) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "read of %lld bytes from a tensor of %lld",
@@ -84,11 +84,7 @@ static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, vo
   if (TPU_UNLIKELY(e->capture != NULL) && tpui_capture_is_mine(e)) {
     tpui_capture_touched(e, "it reads a tensor's content on the host");
   }
-  if (size == 0) return NULL;
-  if (tensor->storage->value == NULL) {
-    memset(dst, 0, (size_t)size);
-    return NULL;
-  }
+  if (size == 0 || tensor->storage->value == NULL) return NULL;
   tpu_value_t* value = NULL;
   TPU_RETURN_IF_ERROR(readable_value(e, tensor, &value, out_offset));
   tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(e) : NULL;
@@ -105,32 +101,77 @@ static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, vo
   return status;
 }
 
+/* Waits for the content of a value that is held, and tells what went wrong up to here. */
+static tpu_status_t await_held(tpu_engine_t* e, tpu_value_t* value) {
+  tpu_status_t status = tpu_buffer_await_unless(value->ready.buffer, e->stop);
+  if (tpu_status_code(status) == TPU_CANCELLED) return status;
+  tpu_mutex_lock(&e->lock);
+  // The content may come from what went wrong.
+  tpu_status_t wrong = tpui_flags_look(e, tpu_buffer_run(value->ready.buffer));
+  if (status == NULL) {
+    status = wrong;
+  } else {
+    tpu_status_free(wrong);
+  }
+  tpu_value_set_awaited(&e->pool, value);
+  tpu_mutex_unlock(&e->lock);
+  return status;
+}
+
+/* A value whose content is there, held with one reference: no program may take its buffer, and no
+ * lock is needed to read it. None as in read_locked. */
+static tpu_status_t hold_content(tpu_engine_t* engine, const tpu_operand_t* tensor, int64_t size,
+                                 tpu_value_t** out_value, int64_t* out_offset) {
+  *out_value = NULL;
+  tpu_mutex_lock(&engine->lock);
+  tpu_status_t status = read_locked(engine, tensor, size, out_value, out_offset);
+  tpu_mutex_unlock(&engine->lock);
+  if (status != NULL || *out_value == NULL) return status;
+  status = await_held(engine, *out_value);
+  if (status == NULL) return NULL;
+  tpu_engine_end_loan(engine, *out_value);
+  *out_value = NULL;
+  return status;
+}
+
 tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, void* dst,
                              int64_t size) {
   tpu_value_t* value = NULL;
   int64_t offset = 0;
-  tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = read_locked(engine, tensor, dst, size, &value, &offset);
-  tpu_mutex_unlock(&engine->lock);
-  if (status != NULL || value == NULL) return status;
-  // The copy itself needs no lock: the value is held, so that no program may take its buffer.
-  status = tpu_buffer_await_unless(value->ready.buffer, engine->stop);
-  bool stopped = tpu_status_code(status) == TPU_CANCELLED;
-  if (status == NULL) status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
-  tpu_mutex_lock(&engine->lock);
-  if (!stopped) {
-    // What went wrong up to here is told now: the content may come from it.
-    tpu_status_t wrong = tpui_flags_look(engine, tpu_buffer_run(value->ready.buffer));
-    if (status == NULL) {
-      status = wrong;
-    } else {
-      tpu_status_free(wrong);
-    }
-    tpu_value_set_awaited(&engine->pool, value);
+  TPU_RETURN_IF_ERROR(hold_content(engine, tensor, size, &value, &offset));
+  if (value == NULL) {
+    if (size > 0) memset(dst, 0, (size_t)size);
+    return NULL;
   }
-  tpu_value_release(&engine->pool, value);
-  tpu_mutex_unlock(&engine->lock);
+  tpu_status_t status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
+  tpu_engine_end_loan(engine, value);
   return status;
+}
+
+tpu_status_t tpu_engine_lend(tpu_engine_t* engine, const tpu_operand_t* tensor, int64_t size,
+                             tpu_loan_t** out_loan, void** out_data) {
+  tpu_value_t* value = NULL;
+  int64_t offset = 0;
+  void* content = NULL;
+  *out_loan = NULL;
+  *out_data = NULL;
+  if (!tpu_device_platform(engine->device)->host_addressable) return NULL;
+  TPU_RETURN_IF_ERROR(hold_content(engine, tensor, size, &value, &offset));
+  if (value == NULL) return NULL;
+  tpu_status_t status = tpu_buffer_host_pointer(value->ready.buffer, &content);
+  if (status != NULL) {
+    tpu_engine_end_loan(engine, value);
+    return status;
+  }
+  *out_loan = value;
+  *out_data = (char*)content + offset;
+  return NULL;
+}
+
+void tpu_engine_end_loan(tpu_engine_t* engine, tpu_loan_t* loan) {
+  tpu_mutex_lock(&engine->lock);
+  tpu_value_release(&engine->pool, loan);
+  tpu_mutex_unlock(&engine->lock);
 }
 
 static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_meta_id_t view,

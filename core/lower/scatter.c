@@ -1,6 +1,7 @@
 /* Writing with index tensors: scatter, index_put, index_add, index_copy, index_fill, put. */
 #include <string.h>
 
+#include "lower/combine.h"
 #include "lower/gather.h"
 #include "lower/index_list.h"
 #include "lower/op_lowering.h"
@@ -16,16 +17,22 @@ static tpui_hlo_t read_source(const tpui_lowering_t* op, int k, tpu_dtype_t dtyp
   return source.rank == 0 ? source : tpui_at_least_1d(op->b, source);
 }
 
-/* Straight into what operand 0 is a view of. */
-static void scatter_through(const tpui_lowering_t* op, const char* kind, const tpui_axes_t* x,
-                            int dim, tpui_hlo_t index, tpui_hlo_t source) {
+static bool is_set(const char* kind) { return strcmp(kind, "set") == 0; }
+
+/* Updates (of the dtype in which they are combined) into the picked elements of x, whose array has
+ * the tensor's dtype. */
+static void put_picked(const tpui_lowering_t* op, const char* kind, const tpui_axes_t* x,
+                       const tpui_pick_t* pick, tpui_hlo_t updates) {
   tpui_builder_t* b = op->b;
-  if (tpui_count(index, 0, index.rank) > 0) {
-    tpui_pick_t pick = tpui_pick_along(b, x, dim, tpui_wrap_index(b, index, x->sizes[dim]));
-    source = tpui_cut_to(b, source, index);
-    tpui_axes_set_result(op, x, tpui_axes_scatter(b, kind, x, &pick, source));
+  tpui_axes_t target = *x;
+  const tpui_combine_t how = {.kind = kind, .dtype = updates.dtype};
+  if (is_set(kind)) {
+    tpui_axes_set_result(op, x, tpui_axes_scatter(b, kind, x, pick, updates));
+  } else if (tpui_combines_apart(x, pick)) {
+    tpui_combine_apart(op, x, pick, updates, &how);
   } else {
-    tpui_axes_set_result(op, x, x->array);
+    target.array = tpui_convert(b, x->array, updates.dtype);
+    tpui_axes_set_result(op, &target, tpui_axes_scatter(b, kind, &target, pick, updates));
   }
 }
 
@@ -34,86 +41,28 @@ void tpui_lower_scatter(const tpui_lowering_t* op) {
   const char* kind = op->argument;
   if (strcmp(kind, "reduce") == 0) kind = tpu_attr_text(op->record->attrs, 1);
   tpu_dtype_t dtype = tpui_operand_meta(op, 0)->dtype;
-  tpui_axes_t x = tpui_axes_target(op, strcmp(kind, "set") == 0 ? dtype : tpui_math_dtype(dtype));
+  tpui_axes_t x = tpui_axes_target(op, dtype);
   tpui_hlo_t index = at_least_1d(op, 1), source = read_source(op, 2, dtype);
-  source = tpui_convert(b, source, x.array.dtype);
+  source = tpui_convert(b, source, is_set(kind) ? dtype : tpui_math_dtype(dtype));
   int dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), x.rank);
   tpui_check_index(op, index, x.sizes[dim], false, dim);
-  if (x.meta != NULL) {
-    scatter_through(op, kind, &x, dim, index, source);
-  } else {
-    tpui_set_result_reshaped(op, 0, tpui_scatter_along(b, kind, x.array, dim, index, source));
-  }
-}
-
-/* --- scatter_reduce --- */
-
-typedef struct reduce_kind_t {
-  const char* name;
-  const char* combine;
-} reduce_kind_t;
-
-static const reduce_kind_t reduce_kinds[] = {
-    {"sum", "add"}, {"mean", "add"}, {"prod", "multiply"}, {"amax", "maximum"}, {"amin", "minimum"},
-};
-
-static const char* combine_of(const char* name) {
-  for (size_t i = 0; i < sizeof reduce_kinds / sizeof reduce_kinds[0]; ++i) {
-    if (strcmp(reduce_kinds[i].name, name) == 0) return reduce_kinds[i].combine;
-  }
-  return NULL;
-}
-
-static tpui_hlo_t identity_of(tpui_builder_t* b, const char* combine, tpu_dtype_t dtype) {
-  if (strcmp(combine, "maximum") == 0) return tpui_lowest(b, dtype);
-  if (strcmp(combine, "minimum") == 0) return tpui_highest(b, dtype);
-  return tpui_constant(b, dtype, strcmp(combine, "add") == 0 ? 0 : 1);
-}
-
-/* Sum divided by the number of summands; integers round down. */
-static tpui_hlo_t divide_counts(tpui_builder_t* b, tpui_hlo_t sum, tpui_hlo_t count) {
-  count = tpui_binary(b, "maximum", count, tpui_constant(b, count.dtype, 1));
-  tpui_hlo_t quotient = tpui_binary(b, "divide", sum, count);
-  if (tpu_dtype_kind(sum.dtype) != TPU_KIND_SIGNED) return quotient;
-  tpui_hlo_t rest = tpui_binary(b, "remainder", sum, count);
-  tpui_hlo_t below = tpui_compare_constant(b, "LT", rest, 0);
-  return tpui_binary(b, "subtract", quotient, tpui_convert(b, below, sum.dtype));
-}
-
-void tpui_lower_scatter_reduce(const tpui_lowering_t* op) {
-  tpui_builder_t* b = op->b;
-  tpui_hlo_t x = at_least_1d(op, 0), index = at_least_1d(op, 1);
-  tpui_hlo_t source = read_source(op, 2, x.dtype);
-  tpu_attrs_id_t attrs = op->record->attrs;
-  int dim = tpui_wrap_dim(tpu_attr_int(attrs, 0, 0), x.rank);
-  tpui_check_index(op, index, x.sizes[dim], false, dim);
-  const char* name = tpu_attr_text(attrs, 1);
-  const char* combine = combine_of(name);
-  bool include_self = tpu_attr_int(attrs, 2, 1) != 0;
-  if (combine == NULL) {
-    tpui_fail(b, TPU_INVALID_ARGUMENT, "unknown reduction '%s'", name);
+  if (!tpui_ok(b) || tpui_count(index, 0, index.rank) == 0) {
+    tpui_axes_set_result(op, &x, x.array);
     return;
   }
-  tpu_dtype_t dtype = tpui_math_dtype(x.dtype);
-  tpui_hlo_t start = tpui_convert(b, x, dtype);
-  source = tpui_convert(b, source, dtype);
-  if (!include_self) {
-    tpui_hlo_t touched = tpui_scatter_along(b, "set", tpui_full_like(b, x, TPU_BOOL, 0), dim, index,
-                                            tpui_constant(b, TPU_BOOL, 1));
-    start = tpui_select(b, touched, identity_of(b, combine, dtype), start);
+  tpui_pick_t pick = tpui_pick_along(b, &x, dim, tpui_wrap_index(b, index, x.sizes[dim]));
+  bool apart = source.dtype != dtype && tpui_combines_apart(&x, &pick);
+  if (x.meta != NULL || apart) {
+    put_picked(op, kind, &x, &pick, tpui_cut_to(b, source, index));
+  } else {
+    tpui_hlo_t array = tpui_convert(b, x.array, source.dtype);
+    tpui_set_result_reshaped(op, 0, tpui_scatter_along(b, kind, array, dim, index, source));
   }
-  tpui_hlo_t result = tpui_scatter_along(b, combine, start, dim, index, source);
-  if (strcmp(name, "mean") == 0) {
-    tpui_hlo_t count = tpui_scatter_along(b, "add", tpui_full_like(b, x, dtype, include_self), dim,
-                                          index, tpui_constant(b, dtype, 1));
-    result = divide_counts(b, result, count);
-  }
-  tpui_set_result_reshaped(op, 0, result);
 }
 
 /* --- whole slices along one dimension --- */
 
-/* Self, index (rank 1), source (self's sizes with index's length along dim), all in `dtype`. */
+/* Self, index (rank 1), source (self's sizes with index's length along dim) in `dtype`. */
 typedef struct slices_t {
   tpui_axes_t x;
   tpui_hlo_t index, source;
@@ -121,12 +70,13 @@ typedef struct slices_t {
 } slices_t;
 
 static slices_t read_slices(const tpui_lowering_t* op, tpu_dtype_t dtype) {
-  slices_t s = {.x = tpui_axes_target(op, dtype), .index = at_least_1d(op, 1)};
+  tpu_dtype_t own = tpui_operand_meta(op, 0)->dtype;
+  slices_t s = {.x = tpui_axes_target(op, own), .index = at_least_1d(op, 1)};
   s.dim = tpui_wrap_dim(tpu_attr_int(op->record->attrs, 0, 0), s.x.rank);
   tpui_check_index(op, s.index, s.x.sizes[s.dim], false, s.dim);
   int64_t sizes[TPU_MAX_RANK];
   for (int i = 0; i < s.x.rank; ++i) sizes[i] = i == s.dim ? s.index.sizes[0] : s.x.sizes[i];
-  tpui_hlo_t source = tpui_operand_as(op, 2, tpui_operand_meta(op, 0)->dtype);
+  tpui_hlo_t source = tpui_operand_as(op, 2, own);
   s.source = tpui_convert(op->b, tpui_reshape(op->b, source, s.x.rank, sizes), dtype);
   return s;
 }
@@ -134,7 +84,7 @@ static slices_t read_slices(const tpui_lowering_t* op, tpu_dtype_t dtype) {
 static void set_slices(const tpui_lowering_t* op, const char* kind, const slices_t* s) {
   tpui_hlo_t index = tpui_wrap_index(op->b, s->index, s->x.sizes[s->dim]);
   tpui_pick_t pick = tpui_pick_dim(s->dim, index);
-  tpui_axes_set_result(op, &s->x, tpui_axes_scatter(op->b, kind, &s->x, &pick, s->source));
+  put_picked(op, kind, &s->x, &pick, s->source);
 }
 
 void tpui_lower_index_copy(const tpui_lowering_t* op) {
@@ -152,35 +102,6 @@ void tpui_lower_index_add(const tpui_lowering_t* op) {
     s.source = tpui_binary(b, product, s.source, tpui_operand_as(op, 3, dtype));
   }
   set_slices(op, "add", &s);
-}
-
-/* Attributes: dim, reduce, include_self. */
-void tpui_lower_index_reduce(const tpui_lowering_t* op) {
-  tpui_builder_t* b = op->b;
-  tpu_dtype_t dtype = tpui_math_dtype(tpui_operand_meta(op, 0)->dtype);
-  slices_t s = read_slices(op, dtype);
-  tpui_hlo_t x = s.x.array;
-  const char* name = tpu_attr_text(op->record->attrs, 1);
-  const char* combine = combine_of(name);
-  bool include_self = tpu_attr_int(op->record->attrs, 2, 1) != 0;
-  if (combine == NULL) {
-    tpui_fail(b, TPU_INVALID_ARGUMENT, "unknown reduction '%s'", name);
-    return;
-  }
-  tpui_hlo_t start = x, ones = tpui_full_like(b, s.source, dtype, 1);
-  if (!include_self) {
-    tpui_hlo_t touched = tpui_scatter_dim(b, "set", tpui_full_like(b, x, TPU_BOOL, 0), s.dim,
-                                          s.index, tpui_convert(b, ones, TPU_BOOL));
-    start = tpui_select(b, touched, identity_of(b, combine, dtype), start);
-  }
-  tpui_hlo_t result =
-      tpui_scatter_dim(b, combine, start, s.dim, s.index, tpui_convert(b, s.source, dtype));
-  if (strcmp(name, "mean") == 0) {
-    tpui_hlo_t count =
-        tpui_scatter_dim(b, "add", tpui_full_like(b, x, dtype, include_self), s.dim, s.index, ones);
-    result = divide_counts(b, result, count);
-  }
-  tpui_set_result_reshaped(op, 0, result);
 }
 
 /* Few slices are written one by one; else each place of the tensor asks whether it is meant. */
@@ -271,15 +192,14 @@ void tpui_lower_index_put(const tpui_lowering_t* op) {
     return;
   }
   tpu_dtype_t dtype = tpui_operand_meta(op, 0)->dtype;
-  if (accumulate) dtype = tpui_math_dtype(dtype);
   tpui_axes_t x = tpui_axes_target(op, dtype);
+  if (accumulate) dtype = tpui_math_dtype(dtype);
   tpui_index_list_t list;
   if (!tpui_index_list_read(op, &x, false, &list)) return;
   tpui_hlo_t values = tpui_operand_as(op, list.operand_end, dtype);
   values = tpui_broadcast_to(b, values, list.result_rank, list.result);
   if (list.pick.count > 0) {
-    const char* kind = accumulate ? "add" : "set";
-    tpui_axes_set_result(op, &x, tpui_axes_scatter(b, kind, &x, &list.pick, values));
+    put_picked(op, accumulate ? "add" : "set", &x, &list.pick, values);
   } else {
     if (accumulate) values = tpui_binary(b, "add", tpui_operand_as(op, 0, dtype), values);
     tpui_set_result_reshaped(op, 0, values);
