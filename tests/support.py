@@ -5,8 +5,11 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 import torch
@@ -112,11 +115,60 @@ def tensors_in(value):
   return found
 
 
-def child(code_or_path, *args, env=None, check=True, timeout=300):
+# Environment variables that are read when they are first needed: changing them needs no new import.
+READ_LATE = ("TORCH_TPU_", "TPU_", "TF_CPP_")
+
+
+class Prepared:
+  """Processes of tests/prepared.py: those that wait for a request are `idle`."""
+
+  idle = []
+
+  def __init__(self):
+    self.process = subprocess.Popen(
+      [sys.executable, str(TESTS / "prepared.py")],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      cwd=ROOT,
+    )
+
+  def answer(self):
+    return int(self.process.stdout.readline())
+
+  def run(self, argv, program, env, timeout):
+    """Exit code, stdout and stderr of a child."""
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+      request = {"argv": argv, "program": program, "env": env}
+      request |= {"stdout": out.name, "stderr": err.name}
+      self.process.stdin.write(json.dumps(request) + "\n")
+      self.process.stdin.flush()
+      pid, late = self.answer(), []
+      timer = threading.Timer(timeout, lambda: (late.append(1), os.kill(pid, signal.SIGKILL)))
+      timer.start()
+      code = self.answer()
+      timer.cancel()
+      if late:
+        raise subprocess.TimeoutExpired(argv, timeout, out.read(), err.read())
+      return code, out.read(), err.read()
+
+
+def run_prepared(argv, program, env, timeout):
+  try:
+    prepared = Prepared.idle.pop()
+  except IndexError:
+    prepared = Prepared()
+  done = prepared.run(argv, program, env, timeout)
+  Prepared.idle.append(prepared)
+  return done
+
+
+def child(code_or_path, *args, env=None, check=True, timeout=300, fresh=False):
   """Runs Python in a child process with this environment plus `env`.
 
   Takes a path or source text. Gives the completed process; with `check`, a failing child raises
-  with its stderr. A None in `env` removes that variable.
+  with its stderr. A None in `env` removes that variable. The child is a fork of a process that has
+  imported torch, except with `fresh` or when `env` has what is read during that import.
   """
   full = dict(os.environ)
   full["PYTHONPATH"] = os.pathsep.join([str(TESTS)] + [p for p in [full.get("PYTHONPATH")] if p])
@@ -125,15 +177,14 @@ def child(code_or_path, *args, env=None, check=True, timeout=300):
       full.pop(key, None)
     else:
       full[key] = str(value)
-  head = [str(code_or_path)] if isinstance(code_or_path, Path) else ["-c", code_or_path]
-  done = subprocess.run(
-    [sys.executable, *head, *map(str, args)],
-    env=full,
-    capture_output=True,
-    text=True,
-    timeout=timeout,
-    cwd=ROOT,
-  )
+  is_path = isinstance(code_or_path, Path)
+  argv = [str(code_or_path) if is_path else "-c", *map(str, args)]
+  program = None if is_path else code_or_path
+  if fresh or not all(key.startswith(READ_LATE) for key in env or {}):
+    argv = [sys.executable, argv[0], *([] if is_path else [program]), *argv[1:]]
+    done = subprocess.run(argv, env=full, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+  else:
+    done = subprocess.CompletedProcess(argv, *run_prepared(argv, program, full, timeout))
   if check and done.returncode != 0:
     raise AssertionError(f"child ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
   return done

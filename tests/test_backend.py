@@ -35,7 +35,8 @@ def test_device_names():
 def test_import_starts_nothing():
   child(
     "import torch; assert not torch.tpu.is_initialized(); torch.ones(1, device='tpu').cpu(); "
-    "assert torch.tpu.is_initialized()"
+    "assert torch.tpu.is_initialized()",
+    fresh=True,
   )
 
 

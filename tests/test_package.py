@@ -24,7 +24,7 @@ def fake_distribution(folder, entry_point, version="9.9"):
 def test_refuses_to_start_beside_the_published_package(tmp_path):
   other = fake_distribution(tmp_path / "site", "torch_tpu._loader:load")
   code = f"import sys; sys.path.append({str(other)!r}); import torch"
-  done = child(code, check=False)
+  done = child(code, check=False, fresh=True)
   assert done.returncode != 0
   assert "Two packages named torch_tpu" in done.stderr and "pip uninstall" in done.stderr
   assert str(other) in done.stderr
@@ -55,7 +55,7 @@ def test_other_pytorch_version_turns_the_device_off_but_not_pytorch():
     print((torch.ones(2) + 1).tolist())
     torch_tpu.register()
   """
-  done = child(textwrap.dedent(code), check=False)
+  done = child(textwrap.dedent(code), check=False, fresh=True)
   assert done.stdout.strip() == "[2.0, 2.0]"
   assert "RuntimeWarning: torch_tpu: device 'tpu' is off" in done.stderr
   assert "ImportError: This torch_tpu is built for PyTorch 2.99" in done.stderr
@@ -69,7 +69,22 @@ def test_import_is_light():
     assert not torch.tpu.is_initialized()
     assert "pjrt_c_api" not in open("/proc/self/maps").read()
   """
-  child(textwrap.dedent(code))
+  child(textwrap.dedent(code), fresh=True)
+
+
+def test_first_steps_import_no_dynamo():
+  """PyTorch's meta functions would, at the first sum of two tensors: a second of a user's time."""
+  code = """
+    import sys, torch
+    x = torch.arange(6.0, device="tpu").view(2, 3)
+    y = (x + 1).exp().pow(2).clamp(1) > x.mean()
+    y = torch.where(y, x.softmax(-1).lerp(x, 0.5), 1 - x / 3)
+    print(torch.nn.functional.linear(torch.relu(y), x).argmax(), torch.layer_norm(y, (3,)))
+    assert "torch._dynamo" not in sys.modules
+    import torch._dynamo
+    print(x.view(3, 2) * 2 + torch.arange(2.0, device="tpu"))
+  """
+  child(textwrap.dedent(code), fresh=True)
 
 
 NO_PLUGIN = """
@@ -90,7 +105,7 @@ def test_without_a_plugin_the_first_use_says_what_to_install():
   torch.ones(2, device="tpu")
   """
   )
-  done = child(textwrap.dedent(code), check=False)
+  done = child(textwrap.dedent(code), check=False, fresh=True)
   assert done.returncode != 0
   assert "pip install --no-deps lammps-jax-pjrt-cpu==0.11.2" in done.stderr.splitlines()[-1]
 
@@ -105,7 +120,7 @@ def test_cpu_compile_is_left_alone(before):
   assert not torch.tpu.is_initialized()
   """
   )
-  child(textwrap.dedent(code))
+  child(textwrap.dedent(code), fresh=True)
 
 
 def test_submodules_are_loaded_once():
@@ -119,7 +134,7 @@ def test_submodules_are_loaded_once():
     assert torch.tpu.eager_mode is torch.tpu.EagerMode.DEFER_NEVER
     assert torch.backends.tpu.is_available()
   """
-  child(textwrap.dedent(code))
+  child(textwrap.dedent(code), fresh=True)
 
 
 def pci_device(root, name, vendor, device):

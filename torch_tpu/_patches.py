@@ -10,9 +10,14 @@
 4. torch.compile. The object that calls Inductor sends graphs with tpu tensors to our backend; see
    _compile/routing.py.
 5. flex_attention. Its list of devices is fixed in the source; see _compile/flex.py.
+6. Meta functions of pointwise ops. They import Dynamo when they are called first, to hide from it:
+   over a second and 800 modules for the shape of `x + 1`. While nobody has imported it, they run as
+   they are.
 """
 
 import functools
+import sys
+import types
 
 from torch_tpu._compile import flex, routing
 
@@ -28,6 +33,7 @@ def apply(torch):
   scaler.scale = _expecting_overflow(torch, scaler.scale)
   scaler.unscale_ = _expecting_overflow(torch, scaler.unscale_)
   torch.UntypedStorage.share_memory_ = _refusing_to_share(torch.UntypedStorage.share_memory_)
+  _leave_dynamo_alone(torch)
   routing.install(torch)
   flex.install()
 
@@ -82,3 +88,35 @@ def _refusing_to_share(share_memory_):
     return share_memory_(storage, *args, **kwargs)
 
   return share_memory_on_cpu_
+
+
+def _leave_dynamo_alone(torch):
+  """Where torch._compile._disable_dynamo looks for the disabled function, puts one that is not
+  disabled until Dynamo exists."""
+  from torch._decomp import decomposition_table, meta_table
+
+  hiding = torch._disable_dynamo(lambda: None).__code__
+  functions, seen = [*meta_table.values(), *decomposition_table.values()], set()
+  while functions:
+    function = functions.pop()
+    if not isinstance(function, types.FunctionType) or function in seen:
+      continue
+    seen.add(function)
+    # A decorated function stands in a cell of what its decorator made.
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    functions += held
+    if function.__code__ is hiding:
+      hidden = held[hiding.co_freevars.index("fn")]
+      if not hasattr(hidden, "__dynamo_disable"):
+        hidden.__dynamo_disable = _until_dynamo(hidden)
+
+
+def _until_dynamo(function):
+  def call(*args, **kwargs):
+    disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+    if disable is None:
+      return function(*args, **kwargs)
+    function.__dynamo_disable = disable(function, wrapping=False)
+    return function.__dynamo_disable(*args, **kwargs)
+
+  return call
