@@ -221,6 +221,30 @@ def index_checks(torch, words, batch, quick):
   )
 
 
+def serving(torch, width, batch, requests, quick):
+  """Requests per second of four threads with one model, over those of one thread."""
+  import workloads
+
+  ours, cpu = workloads.Server("tpu", width, batch), workloads.Server("cpu", width, batch)
+  ours.run(1, 8), cpu.run(4, 8)
+  before = torch.tpu.compile_stats()["requests"]
+  one, four, theirs = alternate(
+    9 if quick else 41,
+    lambda: ours.run(1, requests),
+    lambda: ours.run(4, requests),
+    lambda: cpu.run(4, requests),
+  )
+  compiles = torch.tpu.compile_stats()["requests"] - before
+  return Row(
+    f"4 threads with one model, 6 layers of {width}, batch {batch}, over one thread",
+    f"{requests / four:.0f} requests/s, {compiles} compiles",
+    f"{requests / theirs:.0f} requests/s",
+    f"{one / four:.2f}x of one thread",
+    ">= 1x, 0 compiles",
+    one >= four and compiles == 0,
+  )
+
+
 def compiles_after_warmup(torch):
   import workloads
 
@@ -380,6 +404,8 @@ def measure(torch, quick, wanted):
     ),
     ("index checks", lambda: index_checks(torch, 4096, 512, quick)),
     ("index checks, small", lambda: index_checks(torch, 64, 32, quick)),
+    ("threads", lambda: serving(torch, 512, 32, 40, quick)),
+    ("threads, small", lambda: serving(torch, 64, 4, 400, quick)),
     ("compiles", lambda: compiles_after_warmup(torch)),
     ("import", lambda: import_time(quick)),
     ("first step", lambda: first_contact(quick)),

@@ -1,6 +1,7 @@
 """What bench.py times: each workload builds on a device and gives a function that runs it once."""
 
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -79,6 +80,34 @@ def mlp(device, width=256, batch=32):
   y = torch.randn(batch, width).to(device)
   optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
   return Trainer(model, optimizer, lambda: F.mse_loss(model(x), y))
+
+
+class Server:
+  """Answers requests with one model: copies a batch to the device, runs it, copies the result back;
+  `run(threads, requests)` from so many threads, each with its share."""
+
+  def __init__(self, device, width, batch, layers=6):
+    torch.manual_seed(0)
+    parts = [
+      part(width) for _ in range(layers) for part in (lambda w: nn.Linear(w, w), nn.LayerNorm)
+    ]
+    self.model = nn.Sequential(*parts).to(device).eval()
+    self.device = device
+    self.request = torch.randn(batch, width)
+
+  def serve(self, requests):
+    with torch.inference_mode():
+      for _ in range(requests):
+        self.model(self.request.to(self.device)).cpu()
+
+  def run(self, threads, requests):
+    workers = [
+      threading.Thread(target=self.serve, args=(requests // threads,)) for _ in range(threads)
+    ]
+    for worker in workers:
+      worker.start()
+    for worker in workers:
+      worker.join()
 
 
 class GptTrainer(Trainer):

@@ -2,8 +2,8 @@
 //
 // The engine runs everything in program order, so there is one stream per device and waiting for an
 // event means waiting for everything recorded before it. New streams share that order: they are
-// names, not queues. An event is a point in the recording order: recording it launches what is
-// pending.
+// names, not queues. An event is a point in the recording order: recording it launches what its
+// thread recorded, waiting for it launches and waits for everything.
 #include <c10/core/DeviceCapability.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>

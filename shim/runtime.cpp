@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include <pthread.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <cstdlib>
 #include <mutex>
@@ -39,6 +40,9 @@ int thread_count() {
   }
   return threads > 0 && threads < 4096 ? static_cast<int>(threads) : 0;
 }
+
+// Autograd's worker threads run the backward passes that other threads asked for and wait for.
+int64_t backward_number() { return int64_t{torch::autograd::get_current_graph_task_id()} + 1; }
 
 // A forked child has the parent's memory but none of its threads: whatever the plugin would do
 // there can wait forever. The next use comes to start_engine, which refuses.
@@ -87,6 +91,7 @@ tpu_engine_t* start_engine() {
   tpu_engine_t* made = nullptr;
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
   tpu_engine_set_stop(made, python_interrupts);
+  tpu_engine_set_task(made, backward_number);
   const int early = g_early_mode.load();
   tpu_status_t status = tpu_engine_set_host_ops(made, host_ops());
   if (status == nullptr && early >= 0)

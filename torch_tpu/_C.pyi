@@ -36,7 +36,7 @@ def default_generator(index: int = 0, /) -> torch.Generator:
   """The generator of the device; RuntimeError for an index above 0."""
 
 def flush() -> None:
-  """Launches what is recorded."""
+  """Launches what this thread recorded."""
 
 def synchronize() -> None:
   """Launches what is recorded and waits for it; raises the error of earlier work."""

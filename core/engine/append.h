@@ -12,7 +12,7 @@ typedef struct tpui_internal_operand_t {
 } tpui_internal_operand_t;
 
 /* Records an internal op with one result. */
-TPU_MUST_USE tpu_status_t tpui_record_internal(tpu_engine_t* engine, tpu_op_t op, int operand_count,
+TPU_MUST_USE tpu_status_t tpui_record_internal(tpui_lane_t* lane, tpu_op_t op, int operand_count,
                                                const tpui_internal_operand_t* operands,
                                                tpu_meta_id_t result, tpu_value_t** out_value);
 

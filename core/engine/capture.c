@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/layout.h"
 #include "engine/flush.h"
+#include "engine/lane.h"
 #include "engine/storage.h"
 #include "engine/template.h"
 #include "engine/watch.h"
@@ -37,9 +38,9 @@ static void note_input(tpui_captured_input_t* input, const tpu_operand_t* operan
   input->end = input->begin + tpu_meta_get(operand->view)->span * item;
 }
 
-static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs,
+static tpu_status_t begin_locked(tpui_lane_t* lane, int input_count, const tpu_operand_t* inputs,
                                  const tpu_capture_options_t* options) {
-  TPU_RETURN_IF_ERROR(tpui_prepare_operands(input_count, inputs, "an operation"));
+  TPU_RETURN_IF_ERROR(tpui_prepare_operands(lane, input_count, inputs, "an operation"));
   void* memory = NULL;
   tpui_capture_t* c = NULL;
   tpui_captured_input_t* places = NULL;
@@ -49,26 +50,42 @@ static tpu_status_t begin_locked(tpu_engine_t* e, int input_count, const tpu_ope
   TPU_LAYOUT_ADD(&layout, places, (size_t)input_count);
   TPU_RETURN_IF_ERROR(tpu_layout_allocate(&layout, &memory));
   c->thread = pthread_self();
-  c->first_record = (uint32_t)e->recorder.record_count;
-  c->first_value = (uint32_t)e->recorder.value_count;
-  c->first_serial = e->next_serial;
+  c->first_record = (uint32_t)lane->recorder.record_count;
+  c->first_value = (uint32_t)lane->recorder.value_count;
+  c->first_serial = lane->engine->next_serial;
   c->max_records = options->max_records;
   c->draws = options->random != NULL;
   if (c->draws) c->random = *options->random;
   c->inputs = places;
   c->input_count = input_count;
   for (int k = 0; k < input_count; ++k) note_input(&c->inputs[k], &inputs[k], options->writes);
-  e->capture = c;
+  lane->capture = c;
+  ++lane->engine->captures;
   return NULL;
+}
+
+/* The lane where this thread captures; NULL if it does not. */
+static tpui_lane_t* capturing_lane(const tpu_engine_t* e) {
+  tpui_lane_t* lane = e->lanes;
+  while (lane != NULL && (lane->capture == NULL || !tpui_capture_is_mine(lane))) lane = lane->next;
+  return lane;
+}
+
+static void drop_capture(tpui_lane_t* lane) {
+  free_capture(lane->engine, lane->capture);
+  lane->capture = NULL;
+  --lane->engine->captures;
 }
 
 tpu_status_t tpu_engine_capture_begin(tpu_engine_t* e, int input_count, const tpu_operand_t* inputs,
                                       const tpu_capture_options_t* options, bool* out_began) {
   *out_began = false;
-  tpu_mutex_lock(&e->lock);
+  tpui_lane_t* lane = NULL;
+  const tpui_touch_t touch = {.operand_count = input_count, .operands = inputs};
+  TPU_RETURN_IF_ERROR(tpui_lane_enter(e, &touch, &lane));
   tpu_status_t status = NULL;
-  if (e->capture == NULL) {
-    status = begin_locked(e, input_count, inputs, options);
+  if (lane->capture == NULL && capturing_lane(e) == NULL) {
+    status = begin_locked(lane, input_count, inputs, options);
     *out_began = status == NULL;
   }
   tpu_mutex_unlock(&e->lock);
@@ -187,6 +204,7 @@ static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index)
 static bool holds_own_value(const builder_t* b, const tpu_storage_t* storage) {
   const tpu_value_t* value = storage->value;
   return value != NULL && value->state == TPU_VALUE_RECORDED &&
+         value->pending.window == b->recorder->window_id &&
          value->pending.number >= b->capture->first_value;
 }
 
@@ -242,12 +260,12 @@ static void add_writes(builder_t* b) {
 }
 
 /* Leaves `*out_template` NULL and sets b->obstacle when the records are none. */
-static tpu_status_t build_template(tpu_engine_t* e, builder_t* b, const char* name,
+static tpu_status_t build_template(tpui_lane_t* lane, builder_t* b, const char* name,
                                    int result_count, const tpu_operand_t* results,
                                    tpu_template_t** out_template) {
   const tpui_capture_t* c = b->capture;
   tpu_window_t window;
-  tpu_recorder_window(&e->recorder, &window);
+  tpu_recorder_window(&lane->recorder, &window);
   if (window.record_count - c->first_record > c->max_records) {
     b->obstacle = "it takes too many steps";
   }
@@ -259,7 +277,7 @@ static tpu_status_t build_template(tpu_engine_t* e, builder_t* b, const char* na
       .constants = c->constant_count,
       .results = (size_t)result_count,
   };
-  TPU_RETURN_IF_ERROR(tpui_template_create(e, name, &room, &b->made));
+  TPU_RETURN_IF_ERROR(tpui_template_create(lane->engine, name, &room, &b->made));
   tpu_template_t* t = b->made;
   t->input_count = (uint32_t)c->input_count;
   for (int k = 0; k < c->input_count; ++k) t->input_views[k] = c->inputs[k].view;
@@ -280,15 +298,16 @@ static tpu_status_t build_template(tpu_engine_t* e, builder_t* b, const char* na
   return NULL;
 }
 
-static tpu_status_t end_locked(tpu_engine_t* e, const char* name, int result_count,
+static tpu_status_t end_locked(tpui_lane_t* lane, const char* name, int result_count,
                                const tpu_operand_t* results, tpu_template_t** out_template,
                                const char** out_obstacle) {
-  tpui_capture_t* c = e->capture;
-  builder_t b = {.capture = c, .recorder = &e->recorder, .obstacle = c->obstacle};
+  tpui_capture_t* c = lane->capture;
+  builder_t b = {.capture = c, .recorder = &lane->recorder, .obstacle = c->obstacle};
   tpu_status_t status = NULL;
   if (!c->interrupted && c->obstacle == NULL) {
-    status = tpui_prepare_operands(result_count, results, name);
-    if (status == NULL) status = build_template(e, &b, name, result_count, results, out_template);
+    status = tpui_prepare_operands(lane, result_count, results, name);
+    if (status == NULL)
+      status = build_template(lane, &b, name, result_count, results, out_template);
   }
   *out_obstacle = c->interrupted ? NULL : b.obstacle;
   return status;
@@ -300,10 +319,10 @@ tpu_status_t tpu_engine_capture_end(tpu_engine_t* e, const char* name, int resul
   *out_template = NULL;
   *out_obstacle = NULL;
   tpu_mutex_lock(&e->lock);
-  tpu_status_t status = end_locked(e, name, result_count, results, out_template, out_obstacle);
-  free_capture(e, e->capture);
-  e->capture = NULL;
-  status = tpui_recording_end(e, status);  // what the mode put off during the capture
+  tpui_lane_t* lane = capturing_lane(e);
+  tpu_status_t status = end_locked(lane, name, result_count, results, out_template, out_obstacle);
+  drop_capture(lane);
+  status = tpui_recording_end(lane, status);  // what the mode put off during the capture
   if (status != NULL) {
     tpu_template_destroy(*out_template);
     *out_template = NULL;
@@ -313,7 +332,6 @@ tpu_status_t tpu_engine_capture_end(tpu_engine_t* e, const char* name, int resul
 
 void tpu_engine_capture_cancel(tpu_engine_t* e) {
   tpu_mutex_lock(&e->lock);
-  free_capture(e, e->capture);
-  e->capture = NULL;
+  drop_capture(capturing_lane(e));
   tpu_mutex_unlock(&e->lock);
 }

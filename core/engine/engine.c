@@ -6,6 +6,7 @@
 #include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
+#include "engine/lane.h"
 #include "engine/tier.h"
 #include "host/host.h"
 
@@ -24,12 +25,14 @@ static void choose_limits(tpu_engine_t* e) {
   e->partition.host_calls = tpu_device_has_host_calls(e->device);
   e->code_limit = tpu_env_int(TPU_ENV_PROGRAM_CACHE_BYTES);
   e->window_limit = window > 0 ? (uint32_t)window : 1;
-  e->flush_at = e->window_limit < TPUI_LOOP_CHECK ? e->window_limit : TPUI_LOOP_CHECK;
 }
 
 static void choose_traces(tpu_engine_t* e) {
-  e->recorder.traces = e->mode == TPU_MODE_DEBUG || tpu_env_bool(TPU_ENV_TRACE_STACKS);
-  atomic_store_explicit(&e->traces, e->recorder.traces, memory_order_relaxed);
+  bool traces = e->mode == TPU_MODE_DEBUG || tpu_env_bool(TPU_ENV_TRACE_STACKS);
+  for (tpui_lane_t* lane = e->lanes; lane != NULL; lane = lane->next) {
+    lane->recorder.traces = traces;
+  }
+  atomic_store_explicit(&e->traces, traces, memory_order_relaxed);
 }
 
 tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t** out_engine) {
@@ -38,7 +41,8 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   TPU_RETURN_IF_ERROR(tpu_calloc(1, sizeof(*e), (void**)&e));
   (void)pthread_mutex_init(&e->lock, NULL);
   (void)pthread_cond_init(&e->landed, NULL);
-  tpu_recorder_init(&e->recorder, &e->pool);
+  static _Atomic uint64_t newest_serial;
+  e->serial = atomic_fetch_add_explicit(&newest_serial, 1, memory_order_relaxed) + 1;
   tpu_eager_mode_t mode;
   tpu_status_t status = tpu_eager_mode_default(&mode);
   atomic_init(&e->mode, mode);
@@ -65,10 +69,9 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   if (e->compiler != NULL) tpu_compiler_refuse(e->compiler, true);
   tpu_queue_destroy(e->builds);
   tpui_flights_free(e);
-  tpu_recorder_free(&e->recorder);
+  tpui_lanes_free(e);
   tpui_plan_cache_clear(&e->plans);
   tpui_flags_free(e);
-  for (size_t i = 0; i < e->undo_count; ++i) tpu_value_release(&e->pool, e->undo[i].old);
   tpu_value_pool_free(&e->pool);
   tpu_memo_destroy(e->memo);
   tpu_address_space_destroy(e->addresses);
@@ -76,7 +79,6 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   tpu_device_destroy(e->device);
   for (size_t i = 0; i < e->storage_slab_count; ++i) tpu_free(e->storage_slabs[i]);
   tpu_free(e->storage_slabs);
-  tpu_free(e->undo);
   tpu_free(e->flags);
   tpu_status_free(e->pending_error);
   (void)pthread_cond_destroy(&e->landed);
@@ -87,6 +89,12 @@ void tpu_engine_destroy(tpu_engine_t* e) {
 void tpu_engine_set_stop(tpu_engine_t* engine, tpu_stop_t stop) {
   tpu_mutex_lock(&engine->lock);
   engine->stop = stop;
+  tpu_mutex_unlock(&engine->lock);
+}
+
+void tpu_engine_set_task(tpu_engine_t* engine, tpu_task_number_t task) {
+  tpu_mutex_lock(&engine->lock);
+  engine->task = task;
   tpu_mutex_unlock(&engine->lock);
 }
 
@@ -117,9 +125,9 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
   tpu_status_t status = NULL;
   // Waiting gives the lock up, so that others may record meanwhile.
   do {
-    status = tpui_flush(engine);
+    status = tpui_lanes_flush(engine, true);
     if (status == NULL) status = tpui_wait_idle(engine);
-  } while (status == NULL && engine->recorder.record_count > 0);
+  } while (status == NULL && tpui_lanes_waiting(engine));
   if (status == NULL) {
     atomic_store_explicit(&engine->mode, mode, memory_order_relaxed);
     choose_traces(engine);
@@ -167,8 +175,7 @@ void tpu_engine_clear_cache(tpu_engine_t* engine) {
     tpui_tier_stop(engine);
     tpui_wait_to_the_end(engine);
   } while (engine->building > 0);
-  engine->recorder.predicted = NULL;
-  engine->last_plan = NULL;
+  tpui_lanes_expect_nothing(engine);
   tpui_plan_cache_clear(&engine->plans);
   ++engine->clears;
   tpu_mutex_unlock(&engine->lock);

@@ -4,8 +4,9 @@
  * A storage (tpu_storage_t) stands behind one c10::StorageImpl. It holds a reference to its current
  * value; in-place operations rebind it to a new value. Values are immutable and internal to core/.
  *
- * All functions are thread-safe; one lock orders recording. The engine never calls back into its
- * user while it holds that lock.
+ * All functions are thread-safe; one lock orders recording. Each thread fills a window of its own
+ * (see lane.h); what they see of each other's tensors is as if there were one. The engine never
+ * calls back into its user while it holds that lock.
  */
 #ifndef TPU_ENGINE_ENGINE_H_
 #define TPU_ENGINE_ENGINE_H_
@@ -46,6 +47,11 @@ TPU_MUST_USE tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mo
  * it says true they give up with TPU_CANCELLED. What was launched goes on, and nothing is lost. Set
  * it before other threads use the engine; NULL: never asked. */
 void tpu_engine_set_stop(tpu_engine_t* engine, tpu_stop_t stop);
+
+/* The number of the task that the calling thread works on for another one, which waits; 0: none.
+ * Asked without any lock. Set it before other threads use the engine; NULL: there are no tasks. */
+typedef int64_t (*tpu_task_number_t)(void);
+void tpu_engine_set_task(tpu_engine_t* engine, tpu_task_number_t task);
 
 /* From now on new windows are interpreted with these functions, where the platform's buffers are
  * host memory and TORCH_TPU_TIERS, which is read each time, does not forbid it. `ops` lives
@@ -161,7 +167,7 @@ typedef struct tpu_capture_options_t {
   const tpu_random_state_t* random;
 } tpu_capture_options_t;
 
-/* Begins to watch what this thread records. Not while anyone else captures: `*out_began` is false
+/* Begins to watch what this thread records. Not within another capture: `*out_began` is false
  * then. Until the capture ends, the mode's flushes after records are put off. */
 TPU_MUST_USE tpu_status_t tpu_engine_capture_begin(tpu_engine_t* engine, int input_count,
                                                    const tpu_operand_t* inputs,
@@ -198,7 +204,8 @@ void tpu_template_destroy(tpu_template_t* made);
 
 /* --- flushing, reading, writing --- */
 
-/* Launches everything recorded. With `wait`, also waits for it and reports its error. */
+/* Launches what this thread recorded. With `wait`: launches what all threads recorded, waits for it
+ * and reports its error. */
 TPU_MUST_USE tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait);
 
 /* Copies a tensor to host memory as dense row-major elements of its dtype (flushes, waits). */

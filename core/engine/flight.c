@@ -39,15 +39,15 @@ void tpui_flights_free(tpu_engine_t* e) {
 }
 
 /* Copies the window into the flight's arrays. */
-static tpu_status_t copy_window(const tpu_engine_t* e, tpui_flight_t* f, const uint8_t* dead) {
-  const tpu_recorder_t* r = &e->recorder;
+static tpu_status_t copy_window(const tpui_lane_t* lane, tpui_flight_t* f, const uint8_t* dead) {
+  const tpu_recorder_t* r = &lane->recorder;
   tpu_layout_t layout;
   tpu_layout_init(&layout);
   TPU_LAYOUT_COPY(&layout, f->values, r->values, r->value_count);
   TPU_LAYOUT_ADD(&layout, f->job.buffers, r->value_count);
   TPU_LAYOUT_COPY(&layout, f->job.externals, r->externals, r->external_count);
   TPU_LAYOUT_COPY(&layout, f->job.slots, r->slots, r->slot_count);
-  TPU_LAYOUT_COPY(&layout, f->undo, e->undo, e->undo_count);
+  TPU_LAYOUT_COPY(&layout, f->undo, lane->undo, lane->undo_count);
   TPU_LAYOUT_COPY(&layout, f->job.external_dead, dead, r->external_count);
   TPU_LAYOUT_COPY(&layout, f->job.locations, r->record_locations, r->traces ? r->record_count : 0);
   TPU_RETURN_IF_ERROR(tpu_layout_reuse(&layout, &f->memory, &f->capacity));
@@ -57,8 +57,8 @@ static tpu_status_t copy_window(const tpu_engine_t* e, tpui_flight_t* f, const u
 }
 
 /* Live values point at the flight's entries, externals and undo entries change owner. */
-static void take_window(tpu_engine_t* e, tpui_flight_t* f) {
-  const tpu_recorder_t* r = &e->recorder;
+static void take_window(tpui_lane_t* lane, tpui_flight_t* f) {
+  const tpu_recorder_t* r = &lane->recorder;
   for (size_t v = 0; v < r->value_count; ++v) {
     if (f->values[v] == NULL) continue;
     f->values[v]->pending.slot = &f->values[v];
@@ -67,12 +67,12 @@ static void take_window(tpu_engine_t* e, tpui_flight_t* f) {
   for (size_t i = 0; i < r->external_count; ++i) {
     tpu_value_retain(f->job.externals[i]);
     ++f->job.externals[i]->passing_refs;
-    if (f->job.external_dead[i]) tpu_value_set_given(&e->pool, f->job.externals[i], true);
+    if (f->job.external_dead[i]) tpu_value_set_given(r->pool, f->job.externals[i], true);
   }
   f->job.external_count = (uint32_t)r->external_count;
   f->job.value_count = (uint32_t)r->value_count;
-  f->undo_count = e->undo_count;
-  e->undo_count = 0;
+  f->undo_count = lane->undo_count;
+  lane->undo_count = 0;
 }
 
 static void begin_job(tpui_flight_t* f) {
@@ -87,11 +87,12 @@ static void begin_job(tpui_flight_t* f) {
   f->job.error = NULL;
 }
 
-tpu_status_t tpui_flight_load(tpu_engine_t* e, tpui_plan_t* plan, tpui_variant_t* variant,
+tpu_status_t tpui_flight_load(tpui_lane_t* lane, tpui_plan_t* plan, tpui_variant_t* variant,
                               const uint8_t* external_dead, tpui_flight_t** out_flight) {
+  tpu_engine_t* e = lane->engine;
   tpui_flight_t* flight = NULL;
   TPU_RETURN_IF_ERROR(take_flight(e, &flight));
-  tpu_status_t status = copy_window(e, flight, external_dead);
+  tpu_status_t status = copy_window(lane, flight, external_dead);
   if (status != NULL) {
     give_flight(e, flight);
     return status;
@@ -99,7 +100,7 @@ tpu_status_t tpui_flight_load(tpu_engine_t* e, tpui_plan_t* plan, tpui_variant_t
   flight->engine = e;
   flight->plan = plan;
   flight->variant = variant;
-  take_window(e, flight);
+  take_window(lane, flight);
   begin_job(flight);
   *out_flight = flight;
   return NULL;
@@ -167,10 +168,8 @@ static void aim_back(tpui_undo_t* undos, size_t count, const tpui_undo_t* lost, 
                      tpu_value_pool_t* pool) {
   for (size_t i = 0; i < count; ++i) {
     if (undos[i].serial != lost->serial || undos[i].old != lost->failed) continue;
-    --lost->failed->passing_refs;
     tpu_value_release(pool, lost->failed);
     undos[i].old = former;
-    ++former->passing_refs;
     tpu_value_retain(former);
   }
 }
@@ -214,7 +213,9 @@ static void restore_storages(tpui_flight_t* f) {
     tpu_value_t* former = find_former(f, i, &lost);
     bind_former(f, undo, former, lost);
     if (former == NULL) continue;
-    aim_back(e->undo, e->undo_count, undo, former, &e->pool);
+    for (tpui_lane_t* lane = e->lanes; lane != NULL; lane = lane->next) {
+      aim_back(lane->undo, lane->undo_count, undo, former, &e->pool);
+    }
     for (tpui_flight_t* next = f->launched; next != NULL; next = next->launched) {
       aim_back(next->undo, next->undo_count, undo, former, &e->pool);
     }
@@ -264,11 +265,7 @@ static void finish_flight(tpui_flight_t* f) {
     fail_flight(f);
   }
   for (uint32_t v = 0; v < f->job.value_count; ++v) tpu_buffer_release(f->job.buffers[v]);
-  for (size_t i = 0; i < f->undo_count; ++i) {
-    if (f->undo[i].old == NULL) continue;
-    --f->undo[i].old->passing_refs;
-    tpu_value_release(&e->pool, f->undo[i].old);
-  }
+  for (size_t i = 0; i < f->undo_count; ++i) tpu_value_release(&e->pool, f->undo[i].old);
   for (uint32_t i = 0; i < f->job.external_count; ++i) {
     --f->job.externals[i]->passing_refs;
     tpu_value_release(&e->pool, f->job.externals[i]);
@@ -350,7 +347,7 @@ tpu_status_t tpui_wait_value(tpu_engine_t* e, const tpu_value_t* value) {
 tpu_status_t tpui_wait_for_room(tpu_engine_t* e) {
   // None beside one that runs on this thread.
   int most = e->mode == TPU_MODE_DEBUG ? 1 : MAX_IN_FLIGHT;
-  while (e->in_flight >= most) TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
+  while (e->in_flight >= most || e->draining > 0) TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   return NULL;
 }
 

@@ -28,7 +28,7 @@ struct tpui_flight_t {
 };
 
 /* Moves the window into a flight. On failure the window is as before. */
-TPU_MUST_USE tpu_status_t tpui_flight_load(tpu_engine_t* engine, tpui_plan_t* plan,
+TPU_MUST_USE tpu_status_t tpui_flight_load(tpui_lane_t* lane, tpui_plan_t* plan,
                                            tpui_variant_t* variant, const uint8_t* external_dead,
                                            tpui_flight_t** out_flight);
 /* Runs the flight or queues it. Its errors go to the values concerned and to the pending error. */

@@ -7,22 +7,32 @@
 #include "engine/errors.h"
 #include "engine/flags.h"
 #include "engine/flight.h"
+#include "engine/lane.h"
 #include "engine/loop.h"
 #include "engine/tier.h"
 #include "engine/watch.h"
 #include "trace/print.h"
 
+/* What replaced content in this window gives it back if it fails, and takes it otherwise: such
+ * references do not keep a buffer from donation. Those of other windows do. */
+static void count_undo(const tpui_lane_t* lane, int32_t by) {
+  for (size_t i = 0; i < lane->undo_count; ++i) {
+    if (lane->undo[i].old != NULL) lane->undo[i].old->refs += by;
+  }
+}
+
 /* flags: one byte per value (live), then one per external (nobody else holds it). */
-static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** out_dead) {
-  const tpu_recorder_t* r = &e->recorder;
+static tpu_status_t mark_flags(tpui_lane_t* lane, uint8_t** out_live, uint8_t** out_dead) {
+  tpu_engine_t* e = lane->engine;
+  const tpu_recorder_t* r = &lane->recorder;
   TPU_RETURN_IF_ERROR(
       tpu_grow((void**)&e->flags, &e->flags_capacity, r->value_count + r->external_count + 1, 1));
   uint8_t *live = e->flags, *dead = e->flags + r->value_count;
   for (size_t v = 0; v < r->value_count; ++v) live[v] = r->values[v] != NULL;
-  for (size_t i = 0; i < r->external_count; ++i) {
-    // The window holds one reference, jobs on their way and undo entries some; else it is a user.
+  count_undo(lane, -1);
+  for (size_t i = 0; i < r->external_count; ++i)
     dead[i] = r->externals[i]->refs == 1 + r->externals[i]->passing_refs;
-  }
+  count_undo(lane, 1);
   *out_live = live;
   *out_dead = dead;
   return NULL;
@@ -30,9 +40,11 @@ static tpu_status_t mark_flags(tpu_engine_t* e, uint8_t** out_live, uint8_t** ou
 
 /* The plan for the window: the expected one, a known one, or a new one; NULL when making one must
  * wait, since it may drop plans that jobs in flight still run. */
-static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_plan_t** out_plan) {
-  tpui_plan_t* expected = e->last_plan != NULL ? e->last_plan->next : NULL;
-  if (expected != NULL && e->recorder.predicted == &expected->window &&
+static tpu_status_t find_plan(tpui_lane_t* lane, const tpu_window_t* window,
+                              tpui_plan_t** out_plan) {
+  tpu_engine_t* e = lane->engine;
+  tpui_plan_t* expected = lane->last_plan != NULL ? lane->last_plan->next : NULL;
+  if (expected != NULL && lane->recorder.predicted == &expected->window &&
       tpui_plan_completes(expected, window)) {
     *out_plan = expected;
     return NULL;
@@ -40,8 +52,10 @@ static tpu_status_t find_plan(tpu_engine_t* e, const tpu_window_t* window, tpui_
   uint64_t hash = tpui_plan_hash(window);
   *out_plan = tpui_plan_find(&e->plans, window, hash);
   if (*out_plan != NULL || e->in_flight > 0) return NULL;
-  e->recorder.predicted = NULL;  // it may be dropped now
-  return tpui_plan_add(&e->plans, window, hash, out_plan);
+  bool dropped;
+  TPU_RETURN_IF_ERROR(tpui_plan_add(&e->plans, window, hash, out_plan, &dropped));
+  if (dropped) tpui_lanes_expect_nothing(e);
+  return NULL;
 }
 
 /* Drops programs until there is some room for new ones: first what no plan holds, then plans.
@@ -54,8 +68,7 @@ static tpu_status_t bound_programs(tpu_engine_t* e, const tpui_plan_t* plan) {
   int64_t target = e->code_limit / 4 * 3;
   tpu_compiler_trim_memory(e->compiler, target);
   while (dropped && tpu_device_code_bytes(e->device) > target) {
-    e->recorder.predicted = NULL;
-    e->last_plan = NULL;
+    tpui_lanes_expect_nothing(e);
     TPU_RETURN_IF_ERROR(tpui_plan_cache_halve(&e->plans, plan->last_use, &dropped));
     tpu_compiler_trim_memory(e->compiler, target);
   }
@@ -63,22 +76,24 @@ static tpu_status_t bound_programs(tpu_engine_t* e, const tpui_plan_t* plan) {
 }
 
 /* Gives no variant when one must be made first and jobs in flight have to land before that. */
-static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, const uint8_t* live,
+static tpu_status_t plan_window(tpui_lane_t* lane, const tpu_window_t* window, const uint8_t* live,
                                 const uint8_t* dead, tpui_plan_t** out_plan,
                                 tpui_variant_t** out_variant) {
+  tpu_engine_t* e = lane->engine;
+  const tpu_slot_t* slots = lane->recorder.slots;
   *out_variant = NULL;
-  TPU_RETURN_IF_ERROR(find_plan(e, window, out_plan));
+  TPU_RETURN_IF_ERROR(find_plan(lane, window, out_plan));
   if (*out_plan == NULL) return NULL;
   (*out_plan)->last_use = ++e->plans.clock;
   bool interpret;
-  TPU_RETURN_IF_ERROR(tpui_tier_choose(e, *out_plan, live, dead, &interpret));
+  TPU_RETURN_IF_ERROR(tpui_tier_choose(e, *out_plan, slots, live, dead, &interpret));
   if (TPU_UNLIKELY(interpret)) {
     tpui_planner_t planner = tpui_planner(e);
-    return tpui_plan_interpret(&planner, *out_plan, e->recorder.slots, live, dead,
-                               e->in_flight == 0, out_variant);
+    return tpui_plan_interpret(&planner, *out_plan, slots, live, dead, e->in_flight == 0,
+                               out_variant);
   }
   if (TPU_UNLIKELY(!tpui_tier_adopt(e, *out_plan))) return NULL;
-  *out_variant = tpui_plan_fit(*out_plan, e->recorder.slots, live);
+  *out_variant = tpui_plan_fit(*out_plan, slots, live);
   if (TPU_LIKELY(*out_variant != NULL)) {
     ++e->stats.window_hits;
     return NULL;
@@ -87,7 +102,7 @@ static tpu_status_t plan_window(tpu_engine_t* e, const tpu_window_t* window, con
   ++e->stats.window_plans;
   TPU_RETURN_IF_ERROR(bound_programs(e, *out_plan));
   tpui_planner_t planner = tpui_planner(e);
-  return tpui_plan_extend(&planner, *out_plan, e->recorder.slots, live, dead, out_variant);
+  return tpui_plan_extend(&planner, *out_plan, slots, live, dead, out_variant);
 }
 
 /* A line each, since other threads may log between them. */
@@ -119,18 +134,19 @@ static void log_window(const tpu_window_t* window, const tpui_plan_t* plan,
 
 /* Launches the window as it is now. `*out_waits`: nothing was done, jobs in flight must land, or
  * what is built for `*out_plan` must be finished. */
-static tpu_status_t flush_now(tpu_engine_t* e, tpui_plan_t** out_plan, bool* out_waits) {
+static tpu_status_t flush_now(tpui_lane_t* lane, tpui_plan_t** out_plan, bool* out_waits) {
+  tpu_engine_t* e = lane->engine;
   tpu_window_t window;
   uint8_t *live, *dead;
   tpui_variant_t* variant = NULL;
   tpui_flight_t* flight = NULL;
-  tpu_recorder_window(&e->recorder, &window);
-  TPU_RETURN_IF_ERROR(mark_flags(e, &live, &dead));
-  TPU_RETURN_IF_ERROR(plan_window(e, &window, live, dead, out_plan, &variant));
+  tpu_recorder_window(&lane->recorder, &window);
+  TPU_RETURN_IF_ERROR(mark_flags(lane, &live, &dead));
+  TPU_RETURN_IF_ERROR(plan_window(lane, &window, live, dead, out_plan, &variant));
   tpui_plan_t* plan = *out_plan;
   *out_waits = variant == NULL;
   if (*out_waits) return NULL;
-  TPU_RETURN_IF_ERROR(tpui_flight_load(e, plan, variant, dead, &flight));
+  TPU_RETURN_IF_ERROR(tpui_flight_load(lane, plan, variant, dead, &flight));
   log_window(&window, plan, variant, dead);
   ++e->stats.flushes;
   if (variant->interpreted) {
@@ -139,28 +155,40 @@ static tpu_status_t flush_now(tpu_engine_t* e, tpui_plan_t** out_plan, bool* out
   } else {
     ++plan->compiled_launches;
   }
-  if (e->last_plan != NULL) e->last_plan->next = plan;
-  e->last_plan = plan;
-  tpu_recorder_reset(&e->recorder, plan->next != NULL ? &plan->next->window : NULL);
+  if (lane->last_plan != NULL) lane->last_plan->next = plan;
+  lane->last_plan = plan;
+  tpu_recorder_reset(&lane->recorder, plan->next != NULL ? &plan->next->window : NULL);
   tpui_flight_launch(e, flight);
   return NULL;
 }
 
+/* Waits until no job is in flight. Nobody else launches one meanwhile: with several threads there
+ * might always be one. */
+static tpu_status_t drain_flights(tpu_engine_t* e) {
+  ++e->draining;
+  tpu_status_t status = tpui_wait_idle(e);
+  if (--e->draining == 0) (void)pthread_cond_broadcast(&e->landed);
+  return status;
+}
+
 /* Waiting gives the lock up, and others then record or flush: so all waiting comes before looking
- * at the window, and windows are launched in the order in which they were recorded. */
-tpu_status_t tpui_flush(tpu_engine_t* e) {
+ * at the window, and a lane's windows are launched in the order in which they were recorded. */
+tpu_status_t tpui_flush(tpui_lane_t* lane) {
+  tpu_engine_t* e = lane->engine;
   bool waits = true;
   while (waits) {
     TPU_RETURN_IF_ERROR(tpui_wait_for_room(e));
     tpui_flags_bound(e);
-    if (e->recorder.record_count == 0) return NULL;
-    if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, "it waits for the device");
+    if (lane->recorder.record_count == 0) return NULL;
+    if (TPU_UNLIKELY(lane->capture != NULL)) {
+      tpui_capture_touched(lane, "it waits for the device");
+    }
     tpui_plan_t* plan = NULL;
-    TPU_RETURN_IF_ERROR(flush_now(e, &plan, &waits));
+    TPU_RETURN_IF_ERROR(flush_now(lane, &plan, &waits));
     if (!waits) return NULL;
     // The plan may be gone after the first wait: the second one comes with the next turn.
     if (e->in_flight > 0) {
-      TPU_RETURN_IF_ERROR(tpui_wait_idle(e));
+      TPU_RETURN_IF_ERROR(drain_flights(e));
     } else {
       TPU_RETURN_IF_ERROR(tpui_tier_wait(e, plan));
     }
@@ -226,32 +254,50 @@ static tpu_status_t sync_contents(tpu_engine_t* e) {
 }
 
 /* Flushes if the mode or the size of the window asks for it. */
-static tpu_status_t flush_if_due(tpu_engine_t* e) {
-  if (TPU_LIKELY(e->mode == TPU_MODE_FUSED && e->recorder.record_count < e->flush_at)) {
+static tpu_status_t flush_if_due(tpui_lane_t* lane) {
+  tpu_engine_t* e = lane->engine;
+  if (TPU_LIKELY(e->mode == TPU_MODE_FUSED && lane->recorder.record_count < lane->flush_at)) {
     return NULL;
   }
   bool due;
-  TPU_RETURN_IF_ERROR(tpui_window_is_due(e, &due));
+  TPU_RETURN_IF_ERROR(tpui_window_is_due(lane, &due));
   if (!due) return NULL;
-  if (TPU_UNLIKELY(e->capture != NULL) && tpui_capture_is_mine(e)) return NULL;  // at its end
-  TPU_RETURN_IF_ERROR(tpui_flush(e));
+  // At the capture's end.
+  if (TPU_UNLIKELY(lane->capture != NULL) && tpui_capture_is_mine(lane)) return NULL;
+  TPU_RETURN_IF_ERROR(tpui_flush(lane));
   // Fused mode tells at the next sync; in Debug mode the op that failed is the one just recorded,
   // in Strict mode that or an earlier one.
   if (e->mode == TPU_MODE_FUSED) return NULL;
   return e->mode == TPU_MODE_DEBUG ? sync_contents(e) : tpui_take_pending(e);
 }
 
-tpu_status_t tpui_recording_end(tpu_engine_t* e, tpu_status_t status) {
-  if (TPU_LIKELY(status == NULL)) status = flush_if_due(e);
-  tpu_mutex_unlock(&e->lock);
+tpu_status_t tpui_recording_end(tpui_lane_t* lane, tpu_status_t status) {
+  if (TPU_LIKELY(status == NULL)) status = flush_if_due(lane);
+  tpu_mutex_unlock(&lane->engine->lock);
   return status;
 }
 
+/* What others launch meanwhile need not be waited for. */
+static tpu_status_t wait_for_launched(tpu_engine_t* e) {
+  uint64_t newest = e->job_serial;
+  while (e->first_flight != NULL && e->first_flight->job.serial <= newest) {
+    TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
+  }
+  return NULL;
+}
+
+static tpu_status_t flush_and_wait(tpu_engine_t* e) {
+  TPU_RETURN_IF_ERROR(tpui_lanes_flush(e, true));
+  TPU_RETURN_IF_ERROR(wait_for_launched(e));
+  return sync_contents(e);
+}
+
 tpu_status_t tpu_engine_flush(tpu_engine_t* engine, bool wait) {
-  tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = tpui_flush(engine);
-  if (status == NULL && wait) status = tpui_wait_idle(engine);
-  if (status == NULL && wait) status = sync_contents(engine);
+  tpui_lane_t* lane;
+  TPU_RETURN_IF_ERROR(tpui_lane_look(engine, &lane));
+  tpu_status_t status = tpui_lanes_flush(engine, false);
+  if (status == NULL) status = tpui_flush(lane);
+  if (status == NULL && wait) status = flush_and_wait(engine);
   tpu_mutex_unlock(&engine->lock);
   return status;
 }

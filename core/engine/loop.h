@@ -4,8 +4,8 @@
 
 #include "engine/state.h"
 
-/* Asked once the window has engine->flush_at records, and after every record in Debug and Strict
+/* Asked once the window has lane->flush_at records, and after every record in Debug and Strict
  * mode: whether it should be launched now. Sets flush_at for the windows to come. */
-TPU_MUST_USE tpu_status_t tpui_window_is_due(tpu_engine_t* engine, bool* out_due);
+TPU_MUST_USE tpu_status_t tpui_window_is_due(tpui_lane_t* lane, bool* out_due);
 
 #endif  // TPU_ENGINE_LOOP_H_

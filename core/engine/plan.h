@@ -66,9 +66,10 @@ uint64_t tpui_plan_hash(const tpu_window_t* window);
 /* For a window whose words are known to be a prefix of the plan's (a kept prediction): true when it
  * is all of them, with equal externals. */
 bool tpui_plan_completes(const tpui_plan_t* plan, const tpu_window_t* window);
-/* Adds an empty plan for the window. May drop plans that were not used for long. */
+/* Adds an empty plan for the window. May drop plans that were not used for long: `*out_dropped`,
+ * then no plan's `next` is known afterwards. */
 TPU_MUST_USE tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
-                                        uint64_t hash, tpui_plan_t** out_plan);
+                                        uint64_t hash, tpui_plan_t** out_plan, bool* out_dropped);
 /* Drops the half of the plans that was used longest ago, but none used at `newest` or later. False
  * when that leaves all. No plan's `next` is known afterwards. */
 TPU_MUST_USE tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest,

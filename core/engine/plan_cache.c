@@ -121,8 +121,9 @@ tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest, bo
   return status;
 }
 
-static tpu_status_t make_room(tpui_plan_cache_t* cache) {
-  if (cache->count >= MAX_PLANS) {
+static tpu_status_t make_room(tpui_plan_cache_t* cache, bool* out_dropped) {
+  *out_dropped = cache->count >= MAX_PLANS;
+  if (*out_dropped) {
     // Half of the uses of the last MAX_PLANS additions is a cheap stand-in for the median.
     return rebuild_table(cache, cache->clock > MAX_PLANS / 2 ? cache->clock - MAX_PLANS / 2 : 1);
   }
@@ -157,9 +158,10 @@ static tpu_status_t make_plan(const tpu_window_t* w, tpui_plan_t** out_plan) {
 }
 
 tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window, uint64_t hash,
-                           tpui_plan_t** out_plan) {
+                           tpui_plan_t** out_plan, bool* out_dropped) {
   *out_plan = NULL;
-  TPU_RETURN_IF_ERROR(make_room(cache));
+  *out_dropped = false;
+  TPU_RETURN_IF_ERROR(make_room(cache, out_dropped));
   tpui_plan_t* plan = NULL;
   TPU_RETURN_IF_ERROR(make_plan(window, &plan));
   plan->hash = hash;

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/layout.h"
 #include "engine/flush.h"
+#include "engine/lane.h"
 #include "engine/storage.h"
 #include "engine/watch.h"
 
@@ -91,8 +92,9 @@ static tpu_status_t learn_answer(tpu_engine_t* e, const tpu_call_t* call, const 
 }
 
 /* Fills metas[] for all results; sets *out_unknown when nobody knows. */
-static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint8_t variant,
+static tpu_status_t resolve_metas(tpui_lane_t* lane, tpu_call_t* call, uint8_t variant,
                                   uint32_t* signature, tpu_meta_id_t* metas, bool* out_unknown) {
+  tpu_engine_t* e = lane->engine;
   for (int k = 0; k < call->result_count; ++k) {
     const tpu_result_t* result = &call->results[k];
     if (TPU_UNLIKELY(variant == TPU_CALL_THROUGH)) {
@@ -108,7 +110,7 @@ static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint8_t var
     call->teach = false;
     return learn_answer(e, call, signature, write_signature(call, signature), metas);
   }
-  const uint32_t* known = tpu_recorder_match(&e->recorder, call->op, call->operand_count,
+  const uint32_t* known = tpu_recorder_match(&lane->recorder, call->op, call->operand_count,
                                              call->result_count, variant, call->attrs);
   if (known != NULL && answer_from_match(call, known, metas)) {
     ++e->stats.predicted;
@@ -126,15 +128,16 @@ static tpu_status_t resolve_metas(tpu_engine_t* e, tpu_call_t* call, uint8_t var
 }
 
 /* Hands the new values to storages. Takes all of them. */
-static tpu_status_t place_results(tpu_engine_t* e, tpu_call_t* call, const tpu_meta_id_t* metas,
+static tpu_status_t place_results(tpui_lane_t* lane, tpu_call_t* call, const tpu_meta_id_t* metas,
                                   tpu_value_t** values) {
+  tpu_engine_t* e = lane->engine;
   tpu_status_t status = NULL;
   for (int k = 0; k < call->result_count; ++k) {
     tpu_result_t* result = &call->results[k];
     if (TPU_UNLIKELY(status != NULL)) {
       tpu_value_release(&e->pool, values[k]);
     } else if (result->storage != NULL) {
-      status = tpui_storage_write(result->storage, result->meta, result->offset, values[k]);
+      status = tpui_storage_write(lane, result->storage, result->meta, result->offset, values[k]);
     } else {
       result->meta = metas[k];
       result->offset = 0;
@@ -175,29 +178,31 @@ static tpu_status_t scratch_open(scratch_t* s, const tpu_call_t* call) {
   return tpu_layout_allocate(&layout, &s->memory);
 }
 
-static tpu_status_t record_locked(tpu_engine_t* e, tpu_call_t* call, scratch_t* s,
+static tpu_status_t record_locked(tpui_lane_t* lane, tpu_call_t* call, scratch_t* s,
                                   bool* out_unknown) {
-  TPU_RETURN_IF_ERROR(
-      tpui_prepare_operands(call->operand_count, call->operands, tpu_op_info(call->op)->name));
-  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_touched(e, NULL);
+  TPU_RETURN_IF_ERROR(tpui_prepare_operands(lane, call->operand_count, call->operands,
+                                            tpu_op_info(call->op)->name));
+  if (TPU_UNLIKELY(lane->engine->captures > 0)) {
+    tpui_capture_recorded(lane, (tpu_op_info(call->op)->flags & TPU_OP_RANDOM) != 0);
+  }
   bool through = false;
-  TPU_RETURN_IF_ERROR(tpui_storage_prepare_through(call, &through));
+  TPU_RETURN_IF_ERROR(tpui_storage_prepare_through(lane, call, &through));
   uint8_t variant = through ? TPU_CALL_THROUGH : (uint8_t)call->variant;
-  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, call->operand_count, call->result_count));
-  push_operands(&e->recorder, call);
-  tpu_status_t status = resolve_metas(e, call, variant, s->signature, s->metas, out_unknown);
+  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&lane->recorder, call->operand_count, call->result_count));
+  push_operands(&lane->recorder, call);
+  tpu_status_t status = resolve_metas(lane, call, variant, s->signature, s->metas, out_unknown);
   if (TPU_UNLIKELY(status != NULL || *out_unknown)) {
-    tpu_recorder_abandon(&e->recorder);
+    tpu_recorder_abandon(&lane->recorder);
     return status;
   }
-  TPU_RETURN_IF_ERROR(tpu_recorder_commit(&e->recorder, call->op, call->operand_count,
+  TPU_RETURN_IF_ERROR(tpu_recorder_commit(&lane->recorder, call->op, call->operand_count,
                                           call->result_count, variant, call->attrs,
                                           call->compute_dtype, s->metas, s->values));
-  ++e->stats.records;
+  ++lane->engine->stats.records;
   if (TPU_UNLIKELY(through)) {
-    return tpui_storage_bind(call->results[0].storage, s->values[0], true);
+    return tpui_storage_bind(lane, call->results[0].storage, s->values[0], true);
   }
-  return place_results(e, call, s->metas, s->values);
+  return place_results(lane, call, s->metas, s->values);
 }
 
 /* A failed call must not leave references behind that the caller does not know of. */
@@ -210,6 +215,21 @@ static void drop_results(tpu_call_t* call, uint64_t created_before) {
   }
 }
 
+/* Gives the lock back. */
+static tpu_status_t record_entered(tpui_lane_t* lane, tpu_call_t* call, scratch_t* s,
+                                   bool* out_unknown) {
+  tpu_engine_t* e = lane->engine;
+  uint64_t created_before = e->next_serial;
+  tpu_status_t status = record_locked(lane, call, s, out_unknown);
+  if (TPU_UNLIKELY(*out_unknown)) {
+    tpu_mutex_unlock(&e->lock);
+  } else {
+    status = tpui_recording_end(lane, status);
+  }
+  if (TPU_UNLIKELY(status != NULL)) drop_results(call, created_before);
+  return status;
+}
+
 tpu_status_t tpu_engine_record(tpu_engine_t* e, tpu_call_t* call, bool* out_unknown) {
   *out_unknown = false;
   if (TPU_UNLIKELY(call->operand_count > TPU_RECORD_MAX_COUNT ||
@@ -220,15 +240,13 @@ tpu_status_t tpu_engine_record(tpu_engine_t* e, tpu_call_t* call, bool* out_unkn
   }
   scratch_t scratch;
   TPU_RETURN_IF_ERROR(scratch_open(&scratch, call));
-  tpu_mutex_lock(&e->lock);
-  uint64_t created_before = e->next_serial;
-  tpu_status_t status = record_locked(e, call, &scratch, out_unknown);
-  if (TPU_UNLIKELY(*out_unknown)) {
-    tpu_mutex_unlock(&e->lock);
-  } else {
-    status = tpui_recording_end(e, status);
-  }
-  if (TPU_UNLIKELY(status != NULL)) drop_results(call, created_before);
+  const tpui_touch_t touch = {.operand_count = call->operand_count,
+                              .result_count = call->result_count,
+                              .operands = call->operands,
+                              .results = call->results};
+  tpui_lane_t* lane;
+  tpu_status_t status = tpui_lane_enter(e, &touch, &lane);
+  if (TPU_LIKELY(status == NULL)) status = record_entered(lane, call, &scratch, out_unknown);
   tpu_free(scratch.memory);
   return status;
 }

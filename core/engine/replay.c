@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "engine/flush.h"
+#include "engine/lane.h"
 #include "engine/storage.h"
 #include "engine/template.h"
 #include "engine/watch.h"
@@ -37,14 +38,14 @@ static tpu_status_t check_inputs(const tpu_template_t* t, const tpu_operand_t* i
   return NULL;
 }
 
-static void push_external(tpu_engine_t* e, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+static void push_external(tpui_lane_t* lane, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
   const tpu_template_t* t = p->made;
-  tpu_recorder_t* r = &e->recorder;
+  tpu_recorder_t* r = &lane->recorder;
   uint32_t index = tpu_ref_index(ref);
   int64_t number = (ref & TPU_REF_VIEW_BIT) != 0 ? (p->slots++)->as_int : 0;
   if (index >= t->input_count) {
     tpu_value_t* constant = t->constants[index - t->input_count];
-    if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_constant(e, constant);
+    if (TPU_UNLIKELY(lane->capture != NULL)) tpui_capture_constant(lane, constant);
     tpu_recorder_tensor(r, constant, view, number);
     return;
   }
@@ -68,15 +69,15 @@ static tpu_slot_t next_number(replay_t* p) {
   return number;
 }
 
-static void push_operand(tpu_engine_t* e, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
-  tpu_recorder_t* r = &e->recorder;
+static void push_operand(tpui_lane_t* lane, replay_t* p, uint32_t ref, tpu_meta_id_t view) {
+  tpu_recorder_t* r = &lane->recorder;
   switch (tpu_ref_kind(ref)) {
     case TPU_REF_WINDOW: {
       int64_t offset = (ref & TPU_REF_VIEW_BIT) != 0 ? (p->slots++)->as_int : 0;
       tpu_recorder_tensor(r, p->values[tpu_ref_index(ref)], view, offset);
       break;
     }
-    case TPU_REF_EXTERNAL: push_external(e, p, ref, view); break;
+    case TPU_REF_EXTERNAL: push_external(lane, p, ref, view); break;
     case TPU_REF_SCALAR:
       tpu_recorder_scalar(r, tpu_ref_scalar_dtype(ref), tpu_ref_scalar_is_weak(ref), view,
                           next_number(p));
@@ -85,19 +86,19 @@ static void push_operand(tpu_engine_t* e, replay_t* p, uint32_t ref, tpu_meta_id
   }
 }
 
-static tpu_status_t append_record(tpu_engine_t* e, replay_t* p) {
+static tpu_status_t append_record(tpui_lane_t* lane, replay_t* p) {
   tpu_record_t r = tpu_record_decode(p->words);
-  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&e->recorder, r.operand_count, r.result_count));
+  TPU_RETURN_IF_ERROR(tpu_recorder_begin(&lane->recorder, r.operand_count, r.result_count));
   for (int k = 0; k < r.operand_count; ++k) {
-    push_operand(e, p, tpu_record_ref(&r, k), tpu_record_view(&r, k));
+    push_operand(lane, p, tpu_record_ref(&r, k), tpu_record_view(&r, k));
   }
-  TPU_RETURN_IF_ERROR(tpu_recorder_commit(&e->recorder, r.op, r.operand_count, r.result_count,
+  TPU_RETURN_IF_ERROR(tpu_recorder_commit(&lane->recorder, r.op, r.operand_count, r.result_count,
                                           r.variant, r.attrs, r.compute_dtype, r.results,
                                           p->values + p->value_count));
   p->value_count += (uint32_t)r.result_count;
   p->words = r.results + r.result_count;
-  ++e->stats.records;
-  if (e->recorder.predicted != NULL) ++e->stats.predicted;
+  ++lane->engine->stats.records;
+  if (lane->recorder.predicted != NULL) ++lane->engine->stats.predicted;
   return NULL;
 }
 
@@ -119,28 +120,29 @@ static tpu_status_t place_results(tpu_engine_t* e, const replay_t* p, tpu_result
   return NULL;
 }
 
-static tpu_status_t write_inputs(const replay_t* p) {
+static tpu_status_t write_inputs(tpui_lane_t* lane, const replay_t* p) {
   const tpu_template_t* t = p->made;
   for (uint32_t k = 0; k < t->input_count; ++k) {
     if (TPU_LIKELY(t->writes[k] == 0)) continue;
     tpu_value_t* value = p->values[t->writes[k] - 1];
     tpu_value_retain(value);
-    TPU_RETURN_IF_ERROR(tpui_storage_bind(p->inputs[k].storage, value, true));
+    TPU_RETURN_IF_ERROR(tpui_storage_bind(lane, p->inputs[k].storage, value, true));
   }
   return NULL;
 }
 
-static tpu_status_t replay_locked(tpu_engine_t* e, replay_t* p, tpu_result_t* results) {
+static tpu_status_t replay_locked(tpui_lane_t* lane, replay_t* p, tpu_result_t* results) {
+  tpu_engine_t* e = lane->engine;
   const tpu_template_t* t = p->made;
   TPU_RETURN_IF_ERROR(check_inputs(t, p->inputs));
-  TPU_RETURN_IF_ERROR(tpui_prepare_operands((int)t->input_count, p->inputs, t->name));
+  TPU_RETURN_IF_ERROR(tpui_prepare_operands(lane, (int)t->input_count, p->inputs, t->name));
   tpu_status_t status = NULL;
-  for (uint32_t i = 0; i < t->record_count && status == NULL; ++i) status = append_record(e, p);
+  for (uint32_t i = 0; i < t->record_count && status == NULL; ++i) status = append_record(lane, p);
   if (status == NULL) status = place_results(e, p, results);
-  if (status == NULL) status = write_inputs(p);
+  if (status == NULL) status = write_inputs(lane, p);
   // Steps in between live on only where a result keeps them; without results nothing does.
   for (uint32_t i = 0; i < p->value_count; ++i) tpu_value_release(&e->pool, p->values[i]);
-  if (e->capture != NULL) tpui_capture_touched(e, NULL);
+  if (e->captures > 0) tpui_capture_recorded(lane, t->random_slot_count > 0);
   return status;
 }
 
@@ -160,8 +162,10 @@ tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
   replay_t replay = {
       .made = made, .inputs = inputs, .words = made->words, .slots = made->slots, .random = random};
   replay.values = memory;
-  tpu_mutex_lock(&e->lock);
-  tpu_status_t status = tpui_recording_end(e, replay_locked(e, &replay, results));
+  tpui_lane_t* lane = NULL;
+  const tpui_touch_t touch = {.operand_count = (int)made->input_count, .operands = inputs};
+  tpu_status_t status = tpui_lane_enter(e, &touch, &lane);
+  if (status == NULL) status = tpui_recording_end(lane, replay_locked(lane, &replay, results));
   for (uint32_t k = 0; k < made->result_count && status != NULL; ++k) {
     tpu_storage_release(results[k].storage);
     results[k].storage = NULL;

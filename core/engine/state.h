@@ -46,9 +46,36 @@ typedef struct tpui_undo_t {
 
 typedef struct tpui_capture_t tpui_capture_t;  // see watch.h
 typedef struct tpui_flight_t tpui_flight_t;    // see flight.h
+typedef struct tpui_thread_t tpui_thread_t;    // see lane.c
+
+/* What a thread records; see lane.h. */
+typedef struct tpui_lane_t {
+  tpu_engine_t* engine;
+  tpu_recorder_t recorder;
+  tpui_undo_t* undo;
+  size_t undo_count, undo_capacity;
+  uint32_t flush_at;         // records at which this window is launched unasked
+  uint32_t loop_length;      // records of some turns of a loop that never syncs; 0: none known
+  uint32_t loop_misses;      // its windows in a row that were not expected
+  tpui_plan_t* last_plan;    // whose successor is expected next
+  tpui_capture_t* capture;   // NULL while nobody captures here
+  struct tpui_lane_t* next;  // of the engine's
+  bool helper;               // its thread works for others: it records here only what is nobody's
+  _Atomic(tpui_thread_t*) owner;   // NULL: its thread has ended; read by any thread
+  struct tpui_lane_t* next_owned;  // belongs to a lock of its own, see lane.c
+} tpui_lane_t;
+
+/* A task that a helper works on, and where it records. */
+typedef struct tpui_task_t {
+  int64_t number;
+  tpui_lane_t* lane;
+} tpui_task_t;
+/* Tasks that may run at once; of more, the oldest are looked for anew. */
+#define TPUI_TASKS 16
 
 struct tpu_engine_t {
   tpu_mutex_t lock;
+  uint64_t serial;  // never reused, unlike the pointer
   tpu_device_t* device;
   tpu_compiler_t* compiler;
   _Atomic tpu_eager_mode_t mode;  // read by any thread
@@ -56,34 +83,30 @@ struct tpu_engine_t {
   _Atomic bool traces;    // where ops are recorded is noted; read by any thread
   uint32_t window_limit;  // most records in a window
   int64_t code_limit;     // bytes of compiled programs in memory; 0: no bound
-  uint32_t flush_at;      // records at which this window is launched unasked
-  uint32_t loop_length;   // records of some turns of a loop that never syncs; 0: none known
-  uint32_t loop_misses;   // its windows in a row that were not expected
   tpu_partition_options_t partition;
   const tpu_host_ops_t* host_ops;  // NULL: nothing is interpreted
 
   tpu_value_pool_t pool;
-  tpu_recorder_t recorder;
+  tpui_lane_t* lanes;      // newest first
+  tpu_task_number_t task;  // see tpu_engine_set_task; NULL: there are no helpers
+  tpui_task_t tasks[TPUI_TASKS];
+  int next_task;  // entry of the next new one
+  int captures;   // lanes where somebody captures
   tpu_memo_t* memo;
   tpu_address_space_t* addresses;
-  tpui_capture_t* capture;  // NULL while nobody captures
   tpu_storage_t* free_storages;
   tpu_storage_t** storage_slabs;
   size_t storage_slab_count, storage_slab_capacity;
   uint64_t next_serial;
 
-  tpui_undo_t* undo;
-  size_t undo_count, undo_capacity;
-
   tpui_plan_cache_t plans;
-  tpui_plan_t* last_plan;  // whose successor is expected next
-
   uint8_t* flags;  // scratch of a flush: live values, then dead externals
   size_t flags_capacity;
   tpu_queue_t* queue;
   pthread_cond_t landed;  // a queued flight or a build finished
   tpu_stop_t stop;        // see tpu_engine_set_stop
   int in_flight;          // queued and not finished
+  int draining;           // threads that wait until there are none; nothing is queued meanwhile
   tpu_queue_t* builds;    // programs compiled in the background
   int building;           // queued there and not finished
   uint32_t clears;        // how often all plans were dropped

@@ -132,28 +132,28 @@ bool tpui_storage_is_whole(const tpu_storage_t* storage, tpu_meta_id_t view, int
   return offset == 0 && meta->dense && tpu_meta_bytes(meta) == storage->nbytes;
 }
 
-static tpu_status_t push_undo(tpu_engine_t* e, tpu_storage_t* storage, uint32_t number) {
-  TPU_RETURN_IF_ERROR(
-      tpu_grow((void**)&e->undo, &e->undo_capacity, e->undo_count + 1, sizeof(tpui_undo_t)));
+static tpu_status_t push_undo(tpui_lane_t* lane, tpu_storage_t* storage, uint32_t number) {
+  TPU_RETURN_IF_ERROR(tpu_grow((void**)&lane->undo, &lane->undo_capacity, lane->undo_count + 1,
+                               sizeof(tpui_undo_t)));
   tpu_value_t* old = storage->value;
   tpui_undo_t undo = {.storage = storage, .serial = storage->serial, .number = number};
   if (old->state != TPU_VALUE_RECORDED) {
     undo.old = old;
     tpu_value_retain(old);
-    ++old->passing_refs;
   } else {
     undo.old_number = old->pending.number;
   }
-  e->undo[e->undo_count++] = undo;
+  lane->undo[lane->undo_count++] = undo;
   return NULL;
 }
 
-tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value, bool undoable) {
-  tpu_engine_t* e = storage->engine;
-  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_bound(e, storage);
+tpu_status_t tpui_storage_bind(tpui_lane_t* lane, tpu_storage_t* storage, tpu_value_t* value,
+                               bool undoable) {
+  tpu_engine_t* e = lane->engine;
+  if (TPU_UNLIKELY(lane->capture != NULL)) tpui_capture_bound(lane, storage);
   if (undoable && storage->value != NULL && storage->value->state != TPU_VALUE_FAILED &&
       value->state == TPU_VALUE_RECORDED) {
-    tpu_status_t status = push_undo(e, storage, value->pending.number);
+    tpu_status_t status = push_undo(lane, storage, value->pending.number);
     if (TPU_UNLIKELY(status != NULL)) {
       tpu_value_release(&e->pool, value);
       return status;
@@ -164,19 +164,19 @@ tpu_status_t tpui_storage_bind(tpu_storage_t* storage, tpu_value_t* value, bool 
   return NULL;
 }
 
-tpu_status_t tpui_storage_ensure_value(tpu_storage_t* storage, tpu_meta_id_t view) {
+tpu_status_t tpui_storage_ensure_value(tpui_lane_t* lane, tpu_storage_t* storage,
+                                       tpu_meta_id_t view) {
   if (TPU_LIKELY(storage->value != NULL)) return NULL;
   tpu_meta_id_t meta = view;
   if (!tpui_storage_is_whole(storage, view, 0)) {
     TPU_RETURN_IF_ERROR(tpui_storage_flat(storage, tpu_meta_get(view)->dtype, &meta));
   }
   tpu_value_t* value = NULL;
-  TPU_RETURN_IF_ERROR(
-      tpui_record_internal(storage->engine, TPU_OP_STORAGE_ZERO, 0, NULL, meta, &value));
-  return tpui_storage_bind(storage, value, false);
+  TPU_RETURN_IF_ERROR(tpui_record_internal(lane, TPU_OP_STORAGE_ZERO, 0, NULL, meta, &value));
+  return tpui_storage_bind(lane, storage, value, false);
 }
 
-tpu_status_t tpui_storage_flat_value(tpu_storage_t* storage, tpu_dtype_t dtype,
+tpu_status_t tpui_storage_flat_value(tpui_lane_t* lane, tpu_storage_t* storage, tpu_dtype_t dtype,
                                      tpu_value_t** out_value) {
   tpu_meta_id_t flat;
   TPU_RETURN_IF_ERROR(tpui_storage_flat(storage, dtype, &flat));
@@ -186,20 +186,20 @@ tpu_status_t tpui_storage_flat_value(tpu_storage_t* storage, tpu_dtype_t dtype,
     return NULL;
   }
   tpui_internal_operand_t base = {.value = storage->value, .view = flat};
-  return tpui_record_internal(storage->engine, TPU_OP_VIEW_READ, 1, &base, flat, out_value);
+  return tpui_record_internal(lane, TPU_OP_VIEW_READ, 1, &base, flat, out_value);
 }
 
-tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view, int64_t offset,
-                                tpu_value_t* value) {
-  tpu_engine_t* e = storage->engine;
+tpu_status_t tpui_storage_write(tpui_lane_t* lane, tpu_storage_t* storage, tpu_meta_id_t view,
+                                int64_t offset, tpu_value_t* value) {
+  tpu_engine_t* e = lane->engine;
   if (tpui_storage_is_whole(storage, view, offset)) {
-    return tpui_storage_bind(storage, value, true);
+    return tpui_storage_bind(lane, storage, value, true);
   }
   const tpu_meta_t* meta = tpu_meta_get(view);
-  tpu_status_t status = tpui_storage_ensure_value(storage, view);
+  tpu_status_t status = tpui_storage_ensure_value(lane, storage, view);
   tpu_value_t* base = NULL;
   if (status == NULL && tpu_meta_get(storage->value->meta)->dtype != meta->dtype) {
-    status = tpui_storage_flat_value(storage, meta->dtype, &base);
+    status = tpui_storage_flat_value(lane, storage, meta->dtype, &base);
   } else if (status == NULL) {
     base = storage->value;
     tpu_value_retain(base);
@@ -209,9 +209,9 @@ tpu_status_t tpui_storage_write(tpu_storage_t* storage, tpu_meta_id_t view, int6
     tpui_internal_operand_t operands[3] = {{.value = base, .view = base->meta},
                                            {.value = value, .view = value->meta},
                                            {.view = view, .number = offset}};
-    status = tpui_record_internal(e, TPU_OP_VIEW_WRITE, 3, operands, base->meta, &written);
+    status = tpui_record_internal(lane, TPU_OP_VIEW_WRITE, 3, operands, base->meta, &written);
   }
-  if (status == NULL) status = tpui_storage_bind(storage, written, true);
+  if (status == NULL) status = tpui_storage_bind(lane, storage, written, true);
   tpu_value_release(&e->pool, base);
   tpu_value_release(&e->pool, value);
   return status;
@@ -227,7 +227,8 @@ static bool goes_through(const tpu_call_t* call) {
          (self->offset != 0 || result->meta != self->storage->value->meta);
 }
 
-tpu_status_t tpui_storage_prepare_through(const tpu_call_t* call, bool* out_through) {
+tpu_status_t tpui_storage_prepare_through(tpui_lane_t* lane, const tpu_call_t* call,
+                                          bool* out_through) {
   *out_through = false;
   if (TPU_LIKELY((tpu_op_info(call->op)->flags & TPU_OP_SPARSE) == 0)) return NULL;
   if (!goes_through(call)) return NULL;
@@ -237,21 +238,22 @@ tpu_status_t tpui_storage_prepare_through(const tpu_call_t* call, bool* out_thro
   tpu_dtype_t dtype = tpu_meta_get(call->results[0].meta)->dtype;
   if (TPU_LIKELY(content->contiguous && content->dtype == dtype)) return NULL;
   tpu_value_t* flat = NULL;
-  TPU_RETURN_IF_ERROR(tpui_storage_flat_value(storage, dtype, &flat));
-  return tpui_storage_bind(storage, flat, true);
+  TPU_RETURN_IF_ERROR(tpui_storage_flat_value(lane, storage, dtype, &flat));
+  return tpui_storage_bind(lane, storage, flat, true);
 }
 
 /* Operands must have values before the draft begins, since giving one records an op. */
-tpu_status_t tpui_prepare_operands(int count, const tpu_operand_t* operands, const char* reader) {
+tpu_status_t tpui_prepare_operands(tpui_lane_t* lane, int count, const tpu_operand_t* operands,
+                                   const char* reader) {
   for (int k = 0; k < count; ++k) {
     const tpu_operand_t* operand = &operands[k];
     if (operand->kind != TPU_OPERAND_TENSOR) continue;
     tpu_storage_t* storage = operand->storage;
     if (TPU_UNLIKELY(storage->value == NULL)) {
-      TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(storage, operand->view));
+      TPU_RETURN_IF_ERROR(tpui_storage_ensure_value(lane, storage, operand->view));
     }
     if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_FAILED)) {
-      tpui_told(storage->engine, storage->value);
+      tpui_told(lane->engine, storage->value);
       return tpu_status_annotate(tpu_status_copy(storage->value->failed.error),
                                  "%s reads a tensor whose computation failed", reader);
     }

@@ -78,8 +78,9 @@ void tpui_build_free(tpui_build_t* build) {
   tpu_free(build);
 }
 
-static tpu_status_t make_build(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t* live,
-                               const uint8_t* external_dead, tpui_build_t** out_build) {
+static tpu_status_t make_build(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
+                               const uint8_t* live, const uint8_t* external_dead,
+                               tpui_build_t** out_build) {
   tpui_build_t *build = NULL, made = {.engine = e, .plan = plan};
   void* memory = NULL;
   tpu_layout_t layout;
@@ -90,7 +91,7 @@ static tpu_status_t make_build(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t
   *build = made;
   build->planner = tpui_planner(e);
   build->item.run = run_build;
-  tpu_status_t status = tpui_variant_make(plan, e->recorder.slots, live, &build->variant);
+  tpu_status_t status = tpui_variant_make(plan, slots, live, &build->variant);
   if (status != NULL) {
     tpui_build_free(build);
     return status;
@@ -100,10 +101,10 @@ static tpu_status_t make_build(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t
 }
 
 /* Without a thread to build on, the programs are compiled when they are needed. */
-static tpu_status_t begin_build(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t* live,
-                                const uint8_t* external_dead) {
+static tpu_status_t begin_build(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
+                                const uint8_t* live, const uint8_t* external_dead) {
   tpui_build_t* build = NULL;
-  TPU_RETURN_IF_ERROR(make_build(e, plan, live, external_dead, &build));
+  TPU_RETURN_IF_ERROR(make_build(e, plan, slots, live, external_dead, &build));
   tpu_status_t status = tpu_queue_push(e->builds, &build->item);
   if (status != NULL) {
     tpu_status_free(status);
@@ -115,8 +116,9 @@ static tpu_status_t begin_build(tpu_engine_t* e, tpui_plan_t* plan, const uint8_
   return NULL;
 }
 
-tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t* live,
-                              const uint8_t* external_dead, bool* out_interpret) {
+tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
+                              const uint8_t* live, const uint8_t* external_dead,
+                              bool* out_interpret) {
   *out_interpret = false;
   if (TPU_LIKELY(e->host_ops == NULL || plan->interpretations >= plan->most_interpretations)) {
     return NULL;
@@ -126,7 +128,7 @@ tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t*
   // Half-way it is known which numbers vary, and there is time left to compile.
   bool begins = plan->build == NULL && plan->variant_count == 0 &&
                 plan->interpretations >= plan->most_interpretations / 2;
-  if (*out_interpret && begins) return begin_build(e, plan, live, external_dead);
+  if (*out_interpret && begins) return begin_build(e, plan, slots, live, external_dead);
   return NULL;
 }
 

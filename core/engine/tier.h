@@ -9,7 +9,8 @@
 
 /* Whether this occurrence of the window is interpreted. Begins to build its programs when it is
  * time, with the window's numbers `slots`, `live` and `external_dead`. */
-TPU_MUST_USE tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const uint8_t* live,
+TPU_MUST_USE tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan,
+                                           const tpu_slot_t* slots, const uint8_t* live,
                                            const uint8_t* external_dead, bool* out_interpret);
 
 /* Takes what was built for the plan into its variants. False when it isn't finished, or when jobs

@@ -7,6 +7,7 @@
 #include "engine/flight.h"
 #include "engine/flush.h"
 #include "engine/holders.h"
+#include "engine/lane.h"
 #include "engine/storage.h"
 #include "engine/watch.h"
 #include "ops/op_ids.h"
@@ -48,8 +49,9 @@ static tpu_status_t as_own_dtype(const tpu_value_t* value, tpu_meta_id_t* inout_
 
 /* The content as it leaves the device: a piece of a value has its bytes there already; otherwise
  * the view is recorded as an op of its own. */
-static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
+static tpu_status_t readable_value(tpui_lane_t* lane, const tpu_operand_t* tensor,
                                    tpu_value_t** out_value, int64_t* out_offset) {
+  tpu_engine_t* e = lane->engine;
   tpu_storage_t* storage = tensor->storage;
   const tpu_meta_t* view = tpu_meta_get(tensor->view);
   *out_offset = 0;
@@ -70,24 +72,25 @@ static tpu_status_t readable_value(tpu_engine_t* e, const tpu_operand_t* tensor,
   view = tpu_meta_get(operand.view);
   tpu_meta_id_t dense;
   TPU_RETURN_IF_ERROR(tpu_meta_intern_contiguous(view->dtype, view->rank, view->sizes, &dense));
-  return tpui_record_internal(e, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
+  return tpui_record_internal(lane, TPU_OP_VIEW_READ, 1, &operand, dense, out_value);
 }
 
 /* A READY value with one reference; none when there is nothing to read, or nothing was written. */
-static tpu_status_t read_locked(tpu_engine_t* e, const tpu_operand_t* tensor, int64_t size,
+static tpu_status_t read_locked(tpui_lane_t* lane, const tpu_operand_t* tensor, int64_t size,
                                 tpu_value_t** out_value, int64_t* out_offset) {
+  tpu_engine_t* e = lane->engine;
   const tpu_meta_t* view = tpu_meta_get(tensor->view);
   if (view == NULL || size != tpu_meta_bytes(view)) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "read of %lld bytes from a tensor of %lld",
                            (long long)size, view == NULL ? -1ll : (long long)tpu_meta_bytes(view));
   }
-  if (TPU_UNLIKELY(e->capture != NULL) && tpui_capture_is_mine(e)) {
-    tpui_capture_touched(e, "it reads a tensor's content on the host");
+  if (TPU_UNLIKELY(lane->capture != NULL) && tpui_capture_is_mine(lane)) {
+    tpui_capture_touched(lane, "it reads a tensor's content on the host");
   }
   if (size == 0 || tensor->storage->value == NULL) return NULL;
   tpu_value_t* value = NULL;
-  TPU_RETURN_IF_ERROR(readable_value(e, tensor, &value, out_offset));
-  tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(e) : NULL;
+  TPU_RETURN_IF_ERROR(readable_value(lane, tensor, &value, out_offset));
+  tpu_status_t status = value->state == TPU_VALUE_RECORDED ? tpui_flush(lane) : NULL;
   if (status == NULL) status = tpui_wait_value(e, value);
   if (status == NULL && value->state == TPU_VALUE_FAILED) {
     status = tpu_status_copy(value->failed.error);
@@ -122,9 +125,11 @@ static tpu_status_t await_held(tpu_engine_t* e, tpu_value_t* value) {
  * lock is needed to read it. None as in read_locked. */
 static tpu_status_t hold_content(tpu_engine_t* engine, const tpu_operand_t* tensor, int64_t size,
                                  tpu_value_t** out_value, int64_t* out_offset) {
+  tpui_lane_t* lane = NULL;
+  const tpui_touch_t touch = {.operand_count = 1, .operands = tensor};
   *out_value = NULL;
-  tpu_mutex_lock(&engine->lock);
-  tpu_status_t status = read_locked(engine, tensor, size, out_value, out_offset);
+  TPU_RETURN_IF_ERROR(tpui_lane_enter(engine, &touch, &lane));
+  tpu_status_t status = read_locked(lane, tensor, size, out_value, out_offset);
   tpu_mutex_unlock(&engine->lock);
   if (status != NULL || *out_value == NULL) return status;
   status = await_held(engine, *out_value);
@@ -174,8 +179,9 @@ void tpu_engine_end_loan(tpu_engine_t* engine, tpu_loan_t* loan) {
   tpu_mutex_unlock(&engine->lock);
 }
 
-static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_meta_id_t view,
+static tpu_status_t write_locked(tpui_lane_t* lane, tpu_storage_t* storage, tpu_meta_id_t view,
                                  int64_t offset, tpu_meta_id_t meta, tpu_buffer_t* buffer) {
+  tpu_engine_t* e = lane->engine;
   tpu_value_t* value = NULL;
   tpu_status_t status = tpu_value_create(&e->pool, meta, &value);
   if (status != NULL) {
@@ -183,8 +189,8 @@ static tpu_status_t write_locked(tpu_engine_t* e, tpu_storage_t* storage, tpu_me
     return status;
   }
   tpu_value_fulfil(&e->pool, value, buffer);
-  if (TPU_UNLIKELY(e->capture != NULL)) tpui_capture_constant(e, value);
-  return tpui_storage_write(storage, view, offset, value);
+  if (TPU_UNLIKELY(lane->capture != NULL)) tpui_capture_constant(lane, value);
+  return tpui_storage_write(lane, storage, view, offset, value);
 }
 
 /* A buffer with this content. When it does not fit, what is recorded runs first: it holds inputs
@@ -196,7 +202,7 @@ static tpu_status_t upload_content(tpu_engine_t* e, const tpu_meta_t* meta, cons
   if (TPU_LIKELY(tpu_status_code(status) != TPU_RESOURCE_EXHAUSTED)) return status;
   tpu_status_free(status);
   tpu_mutex_lock(&e->lock);
-  status = tpui_flush(e);
+  status = tpui_lanes_flush(e, true);
   if (status == NULL) status = tpui_wait_idle(e);
   if (status == NULL) {
     status = tpu_buffer_from_host(e->device, src, meta->dtype, meta->rank, meta->sizes, out_buffer);
@@ -222,7 +228,13 @@ tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_
   }
   tpu_buffer_t* buffer = NULL;
   TPU_RETURN_IF_ERROR(upload_content(engine, meta, src, &buffer));
-  tpu_mutex_lock(&engine->lock);
-  return tpui_recording_end(engine,
-                            write_locked(engine, storage, view, offset, value_meta, buffer));
+  tpui_lane_t* lane = NULL;
+  const tpu_result_t written = {.storage = storage};
+  const tpui_touch_t touch = {.result_count = 1, .results = &written};
+  tpu_status_t status = tpui_lane_enter(engine, &touch, &lane);
+  if (status != NULL) {
+    tpu_buffer_release(buffer);
+    return status;
+  }
+  return tpui_recording_end(lane, write_locked(lane, storage, view, offset, value_meta, buffer));
 }

@@ -2,12 +2,19 @@
 
 #include "base/alloc.h"
 
-void tpui_capture_touched(tpu_engine_t* e, const char* obstacle) {
-  tpui_capture_t* c = e->capture;
-  if (!tpui_capture_is_mine(e)) {
+void tpui_capture_touched(tpui_lane_t* lane, const char* obstacle) {
+  tpui_capture_t* c = lane->capture;
+  if (!tpui_capture_is_mine(lane)) {
     c->interrupted = true;
   } else if (obstacle != NULL && c->obstacle == NULL) {
     c->obstacle = obstacle;
+  }
+}
+
+void tpui_capture_recorded(tpui_lane_t* lane, bool draws) {
+  if (lane->capture != NULL) tpui_capture_touched(lane, NULL);
+  for (tpui_lane_t* at = lane->engine->lanes; draws && at != NULL; at = at->next) {
+    if (at != lane && at->capture != NULL && at->capture->draws) at->capture->interrupted = true;
   }
 }
 
@@ -19,14 +26,14 @@ static bool may_write(const tpui_capture_t* c, const tpu_storage_t* storage) {
   return false;
 }
 
-void tpui_capture_bound(tpu_engine_t* e, const tpu_storage_t* storage) {
-  bool allowed = may_write(e->capture, storage);
-  tpui_capture_touched(e, allowed ? NULL : "it writes to a tensor that it did not make");
+void tpui_capture_bound(tpui_lane_t* lane, const tpu_storage_t* storage) {
+  bool allowed = may_write(lane->capture, storage);
+  tpui_capture_touched(lane, allowed ? NULL : "it writes to a tensor that it did not make");
 }
 
-void tpui_capture_constant(tpu_engine_t* e, tpu_value_t* value) {
-  tpui_capture_t* c = e->capture;
-  if (!tpui_capture_is_mine(e)) return;
+void tpui_capture_constant(tpui_lane_t* lane, tpu_value_t* value) {
+  tpui_capture_t* c = lane->capture;
+  if (!tpui_capture_is_mine(lane)) return;
   tpu_status_t status = tpu_grow((void**)&c->constants, &c->constant_capacity,
                                  c->constant_count + 1, sizeof(*c->constants));
   if (status != NULL) {

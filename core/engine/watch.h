@@ -1,5 +1,5 @@
 /* Watching one thread's records while it captures; what the other files tell the capture.
- * For all functions, engine->capture is not NULL.
+ * For all functions, lane->capture is not NULL.
  */
 #ifndef TPU_ENGINE_WATCH_H_
 #define TPU_ENGINE_WATCH_H_
@@ -31,15 +31,18 @@ struct tpui_capture_t {
   size_t constant_count, constant_capacity;
 };
 
-static inline bool tpui_capture_is_mine(const tpu_engine_t* engine) {
-  return pthread_equal(engine->capture->thread, pthread_self()) != 0;
+static inline bool tpui_capture_is_mine(const tpui_lane_t* lane) {
+  return pthread_equal(lane->capture->thread, pthread_self()) != 0;
 }
 /* Something was done to the window: by the capturing thread, then `obstacle` (a literal, NULL for
  * none) says why no template can be made; by another one, then none can be made this time. */
-void tpui_capture_touched(tpu_engine_t* engine, const char* obstacle);
+void tpui_capture_touched(tpui_lane_t* lane, const char* obstacle);
+/* The lane got records of a call; `draws`: of random numbers, which others may be drawing too and
+ * whose numbers then have gaps. Only needed while somebody captures (engine->captures). */
+void tpui_capture_recorded(tpui_lane_t* lane, bool draws);
 /* The storage got other content. */
-void tpui_capture_bound(tpu_engine_t* engine, const tpu_storage_t* storage);
+void tpui_capture_bound(tpui_lane_t* lane, const tpu_storage_t* storage);
 /* This READY value came from the host. */
-void tpui_capture_constant(tpu_engine_t* engine, tpu_value_t* value);
+void tpui_capture_constant(tpui_lane_t* lane, tpu_value_t* value);
 
 #endif  // TPU_ENGINE_WATCH_H_

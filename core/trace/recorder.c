@@ -3,14 +3,28 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/hash.h"
+
+static uint32_t next_window(tpu_value_pool_t* pool) {
+  if (++pool->newest_window == 0) pool->newest_window = 1;
+  return pool->newest_window;
+}
 
 void tpu_recorder_init(tpu_recorder_t* recorder, tpu_value_pool_t* pool) {
-  *recorder = (tpu_recorder_t){.window_id = 1, .pool = pool};
+  *recorder = (tpu_recorder_t){.window_id = next_window(pool), .pool = pool};
+  ++pool->recorder_count;
+}
+
+static void forget_found(tpu_recorder_t* r) {
+  if (TPU_LIKELY(r->found_count == 0)) return;
+  memset(r->found, 0, r->found_capacity * sizeof(*r->found));
+  r->found_count = 0;
 }
 
 static void release_externals(tpu_recorder_t* r, size_t from) {
+  if (r->found_count > from) forget_found(r);
   for (size_t i = from; i < r->external_count; ++i) {
-    r->externals[i]->external_window = 0;
+    if (r->externals[i]->external_window == r->window_id) r->externals[i]->external_window = 0;
     tpu_value_release(r->pool, r->externals[i]);
   }
   r->external_count = from;
@@ -18,6 +32,8 @@ static void release_externals(tpu_recorder_t* r, size_t from) {
 
 void tpu_recorder_free(tpu_recorder_t* r) {
   release_externals(r, 0);
+  --r->pool->recorder_count;
+  tpu_free(r->found);
   tpu_free(r->words);
   tpu_free(r->record_words);
   tpu_free(r->record_values);
@@ -35,7 +51,7 @@ void tpu_recorder_free(tpu_recorder_t* r) {
 void tpu_recorder_reset(tpu_recorder_t* r, const tpu_window_t* predicted) {
   release_externals(r, 0);
   r->word_count = r->record_count = r->value_count = r->slot_count = 0;
-  if (++r->window_id == 0) r->window_id = 1;
+  r->window_id = next_window(r->pool);
   r->predicted = predicted;
 }
 
@@ -76,7 +92,24 @@ static tpu_status_t reserve_values(tpu_recorder_t* r, size_t count) {
   return NULL;
 }
 
+/* Never more than half full, so that looking for a value comes to an end. */
+static tpu_status_t reserve_found(tpu_recorder_t* r, size_t count) {
+  if (r->found_capacity >= 2 * count) return NULL;
+  size_t capacity = r->found_capacity < 64 ? 64 : r->found_capacity;
+  while (capacity < 2 * count) capacity *= 2;
+  uint32_t* found = NULL;
+  TPU_RETURN_IF_ERROR(tpu_calloc(capacity, sizeof(*found), (void**)&found));
+  tpu_free(r->found);
+  r->found = found;
+  r->found_capacity = capacity;
+  r->found_count = 0;
+  return NULL;
+}
+
 static tpu_status_t reserve_externals(tpu_recorder_t* r, size_t count) {
+  if (TPU_UNLIKELY(r->pool->recorder_count > 1)) {
+    TPU_RETURN_IF_ERROR(reserve_found(r, r->external_count + count));
+  }
   if (TPU_LIKELY(r->external_count + count <= r->external_capacity)) return NULL;
   size_t want = doubled_capacity(r->external_capacity, r->external_count + count);
   size_t old = r->external_capacity;
@@ -110,13 +143,34 @@ static void push_operand(tpu_recorder_t* r, uint32_t ref, uint32_t view) {
   r->words[r->draft_words++] = view;
 }
 
+/* The entry of `found` that has the value, or the empty one where it belongs. */
+static uint32_t* probe_found(const tpu_recorder_t* r, const tpu_value_t* value) {
+  size_t mask = r->found_capacity - 1;
+  size_t i = tpu_hash_mix(0, (uint64_t)(uintptr_t)value) & mask;
+  while (r->found[i] != 0 && r->externals[r->found[i] - 1] != value) i = (i + 1) & mask;
+  return &r->found[i];
+}
+
+/* Number of the external, which gets one if it has none. */
+static uint32_t find_external(tpu_recorder_t* r, const tpu_value_t* value) {
+  for (; r->found_count < r->external_count; ++r->found_count) {
+    *probe_found(r, r->externals[r->found_count]) = (uint32_t)r->found_count + 1;
+  }
+  const uint32_t* found = probe_found(r, value);
+  return *found != 0 ? *found - 1 : (uint32_t)r->external_count;
+}
+
 static uint32_t external_ref(tpu_recorder_t* r, tpu_value_t* value) {
   if (value->external_window != r->window_id) {
+    uint32_t number = (uint32_t)r->external_count;
+    if (TPU_UNLIKELY(r->pool->recorder_count > 1)) number = find_external(r, value);
     value->external_window = r->window_id;
-    value->external_number = (uint32_t)r->external_count;
-    tpu_value_retain(value);
-    r->externals[r->external_count] = value;
-    r->external_metas[r->external_count++] = value->meta;
+    value->external_number = number;
+    if (number == r->external_count) {
+      tpu_value_retain(value);
+      r->externals[r->external_count] = value;
+      r->external_metas[r->external_count++] = value->meta;
+    }
   }
   return tpu_ref_make(TPU_REF_EXTERNAL, value->external_number);
 }
@@ -203,6 +257,7 @@ tpu_status_t tpu_recorder_commit(tpu_recorder_t* r, tpu_op_t op, int operand_cou
     size_t number = r->value_count++;
     out_values[k]->pending.number = (uint32_t)number;
     out_values[k]->pending.slot = &r->values[number];
+    out_values[k]->pending.window = r->window_id;
     r->values[number] = out_values[k];
     r->value_metas[number] = result_metas[k];
     r->value_records[number] = (uint32_t)r->record_count;

@@ -2,7 +2,9 @@
  *
  * It holds a reference to every external value (that keeps inputs alive), but none to the values
  * that its records make: an entry in `values` turns NULL when the last storage lets go, and that is
- * how dead results are known at the flush. All calls belong to the engine lock.
+ * how dead results are known at the flush. All calls belong to the engine lock. Recorders that
+ * share a pool may list the same externals; a value that one of them made and that is still
+ * RECORDED is no operand of another one's.
  *
  * Invariant: record k's words are words[record_words[k] .. record_words[k+1]).
  */
@@ -30,6 +32,10 @@ typedef struct tpu_recorder_t {
   tpu_value_t** externals;  // retained
   tpu_meta_id_t* external_metas;
   size_t external_count, external_capacity;
+  // Open addressing by value: number + 1 of the first `found_count` externals. Only used where a
+  // value's own note of its number may be another recorder's.
+  uint32_t* found;
+  size_t found_count, found_capacity;
   tpu_slot_t* slots;
   size_t slot_count, slot_capacity;
 

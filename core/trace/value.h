@@ -18,11 +18,11 @@ typedef enum tpu_value_state_t {
 } tpu_value_state_t;
 
 typedef struct tpu_value_t {
-  int32_t refs;              // storages, externals of the window and of jobs, undo entries
-  int32_t passing_refs;      // of these, undo entries and jobs: they keep no buffer from donation,
+  int32_t refs;              // storages, externals of windows and of jobs, undo entries
+  int32_t passing_refs;      // of these, of jobs on their way: they keep no buffer from donation,
                              // since jobs run in order and a later one begins after they are gone
   tpu_meta_id_t meta;        // dtype, sizes and the strides that lay it out in its storage
-  uint32_t external_window;  // window that lists it as external ...
+  uint32_t external_window;  // the latest window that lists it as external ...
   uint32_t external_number;  // ... under this number
   uint8_t state;             // tpu_value_state_t: says which member of the union there is
   bool awaited;              // the content is there, or somebody was told why not
@@ -31,6 +31,7 @@ typedef struct tpu_value_t {
     struct {                      // RECORDED, LAUNCHED
       struct tpu_value_t** slot;  // the window's or job's entry, cleared at death
       uint32_t number;            // in its window
+      uint32_t window;            // RECORDED: the recorder's window_id
     } pending;
     struct {                              // READY
       tpu_buffer_t* buffer;               // owned
@@ -53,6 +54,8 @@ typedef struct tpu_value_pool_t {
   size_t slab_count, slab_capacity;
   tpu_value_t *oldest, *newest;  // READY ones that a sync has to wait for
   size_t unawaited_count;        // their number
+  uint32_t newest_window;        // ids of windows are not shared by recorders with the same pool
+  int recorder_count;
 } tpu_value_pool_t;
 
 /* A value with one reference, state RECORDED and no slot yet. */

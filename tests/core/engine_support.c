@@ -223,12 +223,19 @@ int64_t world_compiles(world_t* world) {
   return stats.compiles;
 }
 
-size_t world_waiting(world_t* world) { return world->engine->recorder.record_count; }
+tpui_lane_t* world_lane(world_t* world) {
+  tpui_lane_t* lane = NULL;
+  TPU_EXPECT_OK(tpui_lane_look(world->engine, &lane));
+  tpu_mutex_unlock(&world->engine->lock);
+  return lane;
+}
+
+size_t world_waiting(world_t* world) { return world_lane(world)->recorder.record_count; }
 
 void expect_window(const char* file, int line, world_t* world, const char* text) {
   tpu_window_t window;
   tpu_strbuf_t printed = {0};
-  tpu_recorder_window(&world->engine->recorder, &window);
+  tpu_recorder_window(&world_lane(world)->recorder, &window);
   tpu_window_print(&window, &printed);
   (void)tpu_test_check_text(file, line, "window", tpu_strbuf_text(&printed), text);
   tpu_strbuf_free(&printed);

@@ -3,7 +3,7 @@
 #define TPU_TESTS_CORE_ENGINE_SUPPORT_H_
 
 #include "../fake_plugin/fake_plugin.h"
-#include "engine/state.h"
+#include "engine/lane.h"
 #include "ops/op_ids.h"
 #include "test.h"
 
@@ -67,7 +67,9 @@ void expect_content(const char* file, int line, world_t* world, tensor_t tensor,
 
 tpu_engine_stats_t world_stats(world_t* world);
 int64_t world_compiles(world_t* world);
-/* Records that wait in the window. */
+/* The calling thread's lane. */
+tpui_lane_t* world_lane(world_t* world);
+/* Records that wait in its window. */
 size_t world_waiting(world_t* world);
 /* The waiting window as text. */
 void expect_window(const char* file, int line, world_t* world, const char* text);

@@ -469,10 +469,10 @@ TPU_TEST(failure_to_compile_is_not_kept) {
     TPU_EXPECT_EQ(tpu_status_code(status), i < 2 ? TPU_UNAVAILABLE : TPU_OK);
     tpu_status_free(status);
     drop(&c);
-    TPU_EXPECT_EQ(w.engine->last_plan->variant_count, i + 1);
+    TPU_EXPECT_EQ(world_lane(&w)->last_plan->variant_count, i + 1);
   }
   // The good variant gives what is needed only.
-  const tpui_variant_t* variant = w.engine->last_plan->variants[0];
+  const tpui_variant_t* variant = world_lane(&w)->last_plan->variants[0];
   TPU_EXPECT(!variant->single && !variant->live[0] && variant->live[1]);
   drop(&a);
   world_close(&w);

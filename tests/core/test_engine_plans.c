@@ -43,7 +43,7 @@ TPU_TEST(plan_other_numbers_stay_constants) {
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   input = world_range(&w, 8, 1);
   for (int i = 0; i < 5; ++i) TPU_EXPECT_EQ(compiles_of(&w, two_numbers_step, i), i < 2);
-  const tpui_plan_t* plan = w.engine->last_plan;
+  const tpui_plan_t* plan = world_lane(&w)->last_plan;
   TPU_EXPECT_EQ(plan->variant_count, 2);
   TPU_EXPECT_EQ(plan->window.slot_count, 2u);
   TPU_EXPECT(!plan->variants[0]->slot_dynamic[0]);
@@ -135,7 +135,7 @@ TPU_TEST(plan_variants_are_bounded) {
       }
       EXPECT_CONTENT(&w, made[keep], 0, 0);
       drop(&made[keep]);
-      TPU_EXPECT(w.engine->last_plan->variant_count <= TPUI_MAX_VARIANTS);
+      TPU_EXPECT(world_lane(&w)->last_plan->variant_count <= TPUI_MAX_VARIANTS);
     }
   }
   drop(&input);

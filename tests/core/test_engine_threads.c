@@ -202,8 +202,9 @@ TPU_TEST(threads_with_failures) {
 /* --- the queue, seen from inside --- */
 
 static tpu_status_t flush_and_look(world_t* w, const tpu_value_t* value, tpu_value_state_t* out) {
-  tpu_mutex_lock(&w->engine->lock);  // while it is held, nothing lands
-  tpu_status_t status = tpui_flush(w->engine);
+  tpui_lane_t* lane;
+  TPU_RETURN_IF_ERROR(tpui_lane_look(w->engine, &lane));  // while it is locked, nothing lands
+  tpu_status_t status = tpui_flush(lane);
   *out = value->state;
   tpu_mutex_unlock(&w->engine->lock);
   return status;
@@ -213,7 +214,7 @@ TPU_TEST(queue_large_windows_do_not_block_recording) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   tensor_t a = world_range(&w, 70000, 1), small = world_range(&w, 8, 1);
-  tpu_value_state_t state;
+  tpu_value_state_t state = TPU_VALUE_FAILED;
   for (int i = 0; i < 20; ++i) {
     tensor_t b = world_binary(&w, TPU_OP_ADD, a, a);
     TPU_EXPECT_OK(flush_and_look(&w, b.storage->value, &state));

@@ -4,8 +4,8 @@ from torch_tpu import _C
 
 
 def synchronize(tensors=None, wait=False):
-  """Launches what was recorded; with `wait`, also waits for it. `tensors` is accepted for
-  compatibility: everything recorded is launched, in order."""
+  """Launches what this thread recorded; with `wait`, what all threads recorded, and waits for it.
+  `tensors` is accepted for compatibility: everything recorded is launched, in order."""
   if wait:
     _C.synchronize()
   else:
