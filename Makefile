@@ -1,6 +1,7 @@
 # make run    trains a small GPT on device "tpu" (sets everything up first)
 # make test   every kind of test; make test-all takes whole sweeps instead of parts, and the analyzer
 # make test-tpu-like   the Python tests on a plugin that behaves as a TPU's does
+# make tpu-compile   compiles our programs for TPUs (installs libtpu); needs none
 # make bench  speed table: this device beside PyTorch's CPU kernels
 # make golden rewrites the expected StableHLO in tests/golden
 # make build | wheel | clean | distclean
@@ -21,7 +22,7 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test test-all bench bench-jax build build-tests wheel clean distclean venv check tidy \
-  format ctest ctest-all golden asan tsan pytest test-tpu-like
+  format ctest ctest-all golden asan tsan pytest test-tpu-like tpu-compile
 .DELETE_ON_ERROR:
 
 run: build
@@ -39,6 +40,10 @@ $(VENV)/.test: $(VENV)/.run requirements/test.txt
 
 $(VENV)/.linked: $(VENV)/.run pyproject.toml torch_tpu/_version.py tools/link_into_venv.py
 	@$(PY) tools/link_into_venv.py
+	@touch $@
+
+$(VENV)/.tpu: $(VENV)/.run requirements/tpu.txt
+	@tools/setup_venv.sh $(VENV) tpu $(PYTHON)
 	@touch $@
 
 # --- build: CMake and Ninja decide what is out of date ---
@@ -139,6 +144,10 @@ AS_ON_A_TPU = TORCH_TPU_PLATFORM=tpu TPU_LIKE_PLUGIN=$(CPU_PLUGIN) \
 
 test-tpu-like: build build-tests
 	$(AS_ON_A_TPU) OMP_NUM_THREADS=1 $(PY) -m pytest $(or $(ARGS),tests -n $(TEST_WORKERS))
+
+# ARGS="--dump DIR" for more programs, "--summary" for the committed table.
+tpu-compile: build build-tests $(VENV)/.tpu
+	$(PY) tools/tpu_compile.py $(ARGS)
 
 bench: build
 	$(PY) benchmarks/bench.py $(ARGS)

@@ -140,8 +140,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 c10::DeviceIndex device_count() noexcept {
   try {
-    std::string path, platform;
-    return get_plugin(&path, &platform) ? 1 : 0;
+    return has_device() ? 1 : 0;
   } catch (...) {
     return 0;  // callers may not see exceptions; the first real use raises the reason
   }

@@ -6,12 +6,14 @@
 #include <torch/csrc/python_headers.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "adapter.h"
 #include "base/alloc.h"
+#include "compile/topology.h"
 #include "debug_checks.h"
 #include "decompose.h"
 #include "fallback.h"
@@ -52,8 +54,9 @@ void parse(PyObject* args, const char* format, ...) {
 PyObject* py_set_plugin(PyObject* args) {
   const char* path = nullptr;
   const char* platform = "cpu";
-  parse(args, "s|s", &path, &platform);
-  set_plugin(path, platform);
+  int has_tpu = 0;
+  parse(args, "s|sp", &path, &platform, &has_tpu);
+  set_plugin(path, platform, has_tpu != 0);
   Py_RETURN_NONE;
 }
 PyObject* py_plugin(PyObject*) {
@@ -90,6 +93,25 @@ PyObject* py_set_eager_mode(PyObject* args) {
   TORCH_CHECK_VALUE(problem.empty(), problem);
   without_gil([&] { set_eager_mode(mode); });
   Py_RETURN_NONE;
+}
+
+PyObject* py_compile_for(PyObject* args) {
+  const char *plugin = nullptr, *platform = nullptr, *target = nullptr, *text = nullptr;
+  parse(args, "ssss", &plugin, &platform, &target, &text);
+  tpu_program_bytes_t bytes{};
+  without_gil([&] {
+    TPU_THROW_IF_ERROR(tpu_topology_compile(plugin, platform_kind(platform), target, text,
+                                            std::strlen(text), &bytes));
+  });
+  PyRef dict(PyDict_New());
+#define TPU_BYTES(name) set_int(dict.get(), #name, bytes.name)
+  TPU_BYTES(code);
+  TPU_BYTES(arguments);
+  TPU_BYTES(outputs);
+  TPU_BYTES(aliased);
+  TPU_BYTES(temporaries);
+  TPU_BYTES(peak);
+  return dict.release();
 }
 
 // --- graphs ---

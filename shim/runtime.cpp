@@ -19,17 +19,10 @@ namespace {
 std::mutex g_mutex;
 std::string g_plugin_path;
 std::string g_plugin_platform = "cpu";
+std::atomic<bool> g_has_tpu{false};  // a chip is on this machine's bus
 std::atomic<bool> g_bad_fork{false};
 // Mode asked for before the engine exists; -1: the environment decides.
 std::atomic<int> g_early_mode{-1};
-
-tpu_platform_kind_t platform_kind(const std::string& name) {
-  if (name == "tpu") return TPU_PLATFORM_TPU;
-  if (name == "cuda") return TPU_PLATFORM_CUDA;
-  TORCH_CHECK(name == "cpu", "unknown platform '", name,
-              "' (TORCH_TPU_PLATFORM): use tpu, cpu or cuda");
-  return TPU_PLATFORM_CPU;
-}
 
 // The pool of the CPU plugin should be as large as PyTorch's own, so that comparisons are fair.
 int thread_count() {
@@ -52,13 +45,22 @@ void after_fork_in_child() {
 
 }  // namespace
 
-void set_plugin(std::string path, std::string platform) {
+tpu_platform_kind_t platform_kind(const std::string& name) {
+  if (name == "tpu") return TPU_PLATFORM_TPU;
+  if (name == "cuda") return TPU_PLATFORM_CUDA;
+  TORCH_CHECK(name == "cpu", "unknown platform '", name,
+              "' (TORCH_TPU_PLATFORM): use tpu, cpu or cuda");
+  return TPU_PLATFORM_CPU;
+}
+
+void set_plugin(std::string path, std::string platform, bool has_tpu) {
   std::lock_guard<std::mutex> lock(g_mutex);
   TORCH_CHECK(g_engine.load() == nullptr, "the tpu device is already running with plugin '",
               g_plugin_path, "'; choose the plugin before the first use of the device");
   platform_kind(platform);
   g_plugin_path = std::move(path);
   g_plugin_platform = std::move(platform);
+  g_has_tpu = has_tpu;
 }
 
 bool get_plugin(std::string* path, std::string* platform) {
@@ -69,6 +71,14 @@ bool get_plugin(std::string* path, std::string* platform) {
   *path = env ? std::string(from_env) : g_plugin_path;
   *platform = pinned != nullptr && *pinned != '\0' ? std::string(pinned) : g_plugin_platform;
   return !path->empty();
+}
+
+bool has_device() {
+  std::string path, platform;
+  if (!get_plugin(&path, &platform)) return false;
+  // Other plugins for the platform may find their device elsewhere.
+  const bool is_libtpu = path.substr(path.rfind('/') + 1) == "libtpu.so";
+  return g_has_tpu.load() || !(is_libtpu && platform == "tpu");
 }
 
 tpu_engine_t* start_engine() {
@@ -88,6 +98,7 @@ tpu_engine_t* start_engine() {
   options.platform = platform_kind(platform);
   options.threads = thread_count();
   options.memory_limit = tpu_env_int(TPU_ENV_MEMORY_LIMIT);
+  options.no_chip = options.platform == TPU_PLATFORM_TPU && !g_has_tpu.load();
   tpu_engine_t* made = nullptr;
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
   tpu_engine_set_stop(made, python_interrupts);

@@ -28,10 +28,14 @@ inline tpu_engine_t* engine() {
 }
 inline bool engine_started() { return g_engine.load(std::memory_order_acquire) != nullptr; }
 
+// "cpu", "tpu" or "cuda"; throws for other words.
+tpu_platform_kind_t platform_kind(const std::string& name);
 // The plugin that start_engine loads when the environment names none. RuntimeError once started.
-void set_plugin(std::string path, std::string platform);
+void set_plugin(std::string path, std::string platform, bool has_tpu);
 // False when neither the environment nor set_plugin names one.
 bool get_plugin(std::string* path, std::string* platform);
+// Whether there is a plugin, and for libtpu a TPU. Starts nothing.
+bool has_device();
 
 // True in a forked child of a process that had an engine: its threads and device are gone.
 bool in_bad_fork();

@@ -148,8 +148,9 @@ def test_tpu_hardware_is_found_by_its_pci_ids(tmp_path):
   pci_device(tmp_path, "0000:00:01.0", "0x8086", "0x0063")
   pci_device(tmp_path, "0000:00:02.0", "0x1ae0", "0x0042")  # a Google network card
   assert not _discovery.has_tpu_hardware(tmp_path)
-  pci_device(tmp_path, "0000:00:03.0", "0x1ae0", "0x006f")
-  assert _discovery.has_tpu_hardware(tmp_path)
+  for name in ("0x0027", "0x006f"):  # v3, v6e
+    pci_device(tmp_path / name, "0000:00:03.0", "0x1ae0", name)
+    assert _discovery.has_tpu_hardware(tmp_path / name)
 
 
 def test_discovery_order(monkeypatch):

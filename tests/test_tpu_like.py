@@ -2,6 +2,7 @@
 here run as they are; elsewhere one child runs all of them, with a part of the other files."""
 
 import io
+import textwrap
 
 import pytest
 import torch
@@ -11,16 +12,18 @@ from support import (
   TPU_LIKE,
   TpuLike,
   child,
+  child_json,
   compile_stats,
   counting,
   eager_mode,
   is_tpu_like,
   tpu_like_env,
 )
+from torch_tpu import _discovery
 
 on_plugin = pytest.mark.skipif(not is_tpu_like(), reason="only on the TPU-like plugin")
 # Files, and what of them, that run there with every `make test`.
-QUICK = ("tests/test_tpu_like.py",)
+QUICK = ("tests/test_tpu_like.py", "tests/test_saving.py")
 
 
 @pytest.mark.skipif(is_tpu_like(), reason="this is that child")
@@ -29,6 +32,36 @@ def test_quick_subset_as_on_a_tpu():
   code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
   done = child(code, "-q", "-x", "-p", "no:cacheprovider", *QUICK, env=tpu_like_env(), check=False)
   assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+MACHINE_WITHOUT_A_TPU = """
+  import ctypes, json, torch
+  before = [torch.tpu.is_available(), torch.tpu.device_count(), torch.backends.tpu.is_available()]
+  text = ""
+  try:
+    torch.ones(1, device="tpu")
+  except RuntimeError as error:
+    text = str(error)
+  libc = ctypes.CDLL(None)
+  libc.getenv.restype = ctypes.c_char_p
+  left = libc.getenv(b"TPU_SKIP_MDS_QUERY")
+  print(json.dumps({"before": before, "text": text, "left": left is not None}))
+"""
+
+
+@pytest.mark.skipif(is_tpu_like(), reason="a plugin of its own")
+def test_libtpu_on_a_machine_without_a_tpu(tmp_path):
+  """The plugin fails at once only if it was told not to search; else it took ten minutes."""
+  if _discovery.has_tpu_hardware():
+    pytest.skip("this machine has a TPU")
+  path = tmp_path / "libtpu.so"
+  path.symlink_to(TPU_LIKE)
+  env = tpu_like_env(no_tpu=1) | {"TORCH_TPU_PJRT_PLUGIN": path, "TPU_SKIP_MDS_QUERY": None}
+  found = child_json(textwrap.dedent(MACHINE_WITHOUT_A_TPU), env=env)
+  assert found["before"] == [False, 0, False]
+  for word in (str(path), "No TPU is on this machine's bus", "TORCH_TPU_PLATFORM=cpu"):
+    assert word in found["text"], found["text"]
+  assert "No jellyfish device" in found["text"] and not found["left"]
 
 
 @pytest.fixture
@@ -135,3 +168,69 @@ def test_late_errors_surface_once(like):
         y.cpu()
     torch.tpu.synchronize()
   assert (x * 5).tolist() == [5] * 8
+
+
+@on_plugin
+def test_memory_counts_whole_tiles():
+  torch.tpu.synchronize()
+  before = torch.tpu.memory_allocated()
+  x = torch.ones(4).to("tpu")
+  assert torch.tpu.memory_allocated() - before == 512
+  y = torch.ones(128, 64).to("tpu")
+  assert torch.tpu.memory_allocated() - before == 512 + 128 * 64 * 4
+  peak = torch.tpu.max_memory_allocated()
+  assert peak >= torch.tpu.memory_allocated()
+  del x, y
+  torch.tpu.reset_peak_memory_stats()
+  assert torch.tpu.max_memory_allocated() == torch.tpu.memory_allocated() == before < peak
+
+
+@on_plugin
+def test_memory_ends(like):
+  """At an upload and at a program; what was there before is there afterwards."""
+  kept = torch.ones(256, 256).to("tpu")
+  torch.tpu.synchronize()
+  like.hbm_bytes = torch.tpu.memory_allocated() + (3 << 20)
+  with pytest.raises(torch.OutOfMemoryError):
+    torch.ones(1024, 1024).to("tpu")
+  with pytest.raises(torch.OutOfMemoryError):
+    (kept.flatten()[:1, None] + torch.zeros(1 << 20, device="tpu")).sum(0).cpu()
+    torch.tpu.synchronize()
+  assert (kept * 2).sum().item() == 2 * 256 * 256
+
+
+@on_plugin
+def test_products_of_wide_integers():
+  """libtpu does not compile them as products."""
+  x = torch.arange(-30, 30).reshape(3, 4, 5)
+  y = torch.arange(60).reshape(3, 5, 4) * (1 << 33)
+  for name, left, right in (
+    ("bmm", x, y),
+    ("mm", x[0], y[1]),
+    ("mv", x[0], y[0, :, 1]),
+    ("dot", x[0, 1], y[0, :, 1]),
+    ("mm", x[0, :, :0], y[0, :0]),
+  ):
+    want = getattr(torch, name)(left, right)
+    have = getattr(torch, name)(left.to("tpu"), right.to("tpu"))
+    assert torch.equal(have.cpu(), want), name
+  want = torch.addmm(x[0, :, :4], x[1], y[2], beta=2, alpha=3)
+  have = torch.addmm(*(t.to("tpu") for t in (x[0, :, :4], x[1], y[2])), beta=2, alpha=3)
+  assert torch.equal(have.cpu(), want)
+
+
+def forward_of_layers(count):
+  """How many programs `count` equal layers need."""
+  layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+  encoder = torch.nn.TransformerEncoder(layer, count, enable_nested_tensor=False).to("tpu")
+  x = torch.ones(1, 3, 8, device="tpu")
+  torch.tpu.synchronize()
+  with counting(compile_stats) as grown:
+    assert encoder(x).sum().isfinite().item()
+  return grown["compiles"]
+
+
+@on_plugin
+def test_programs_do_not_grow_with_the_number_of_layers():
+  few = forward_of_layers(3)
+  assert forward_of_layers(9) <= few + 1

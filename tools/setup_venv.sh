@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the virtual environment and installs pinned packages.
-# Usage: setup_venv.sh VENV run|test [PYTHON]      (`run` first; `test` adds what tests need)
+# Usage: setup_venv.sh VENV run|test|tpu [PYTHON]      (`run` first; `test` adds what tests need, `tpu` libtpu)
 set -eu
 
 TORCH=2.13.0
@@ -68,6 +68,10 @@ case $stage in
     # shellcheck disable=SC2086
     pip_install --no-deps $TEST_PLUGINS
     pip_install -r "$here/requirements/test.txt"
+    ;;
+  tpu)
+    echo "Installing libtpu into $venv ..."
+    pip_install --no-deps -r "$here/requirements/tpu.txt"
     ;;
   *)
     fail "setup_venv.sh: unknown stage '$stage'"

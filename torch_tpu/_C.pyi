@@ -7,9 +7,10 @@ import torch
 
 __version__: str
 
-def set_plugin(path: str, platform: str = "cpu", /) -> None:
+def set_plugin(path: str, platform: str = "cpu", has_tpu: bool = False, /) -> None:
   """Names the plugin that the first use loads, unless TORCH_TPU_PJRT_PLUGIN names one. `platform`
-  is 'cpu', 'tpu' or 'cuda'. RuntimeError once the device has started."""
+  is 'cpu', 'tpu' or 'cuda', `has_tpu` whether a TPU chip is on this machine's bus. RuntimeError
+  once the device has started."""
 
 def plugin() -> tuple[str, str] | None:
   """Path and platform of the plugin that will be or was loaded; None when there is none."""
@@ -21,7 +22,7 @@ def is_initialized() -> bool:
   """Whether the device has started."""
 
 def device_count() -> int:
-  """1 when a plugin is known, else 0; starts nothing."""
+  """1 when a plugin is known, and for libtpu a TPU, else 0; starts nothing."""
 
 def device_name() -> str:
   """Name of the device, which is started."""
@@ -61,6 +62,11 @@ def empty_cache() -> None:
 
 def clear_cache() -> None:
   """Forgets plans and compiled programs in memory, not on disk."""
+
+def compile_for(plugin: str, platform: str, target: str, text: str, /) -> dict[str, int]:
+  """Compiles StableHLO for a target of the plugin's, such as 'v5e:1x1' of libtpu's, and gives the
+  bytes it needs: code, arguments, outputs, aliased, temporaries and peak. No device is started.
+  RuntimeError if it does not compile."""
 
 def graph_new() -> object:
   """A graph without templates."""

@@ -54,8 +54,8 @@ def register():
   _hooks.install(torch)
   _sharing.install(torch)
   plugin = _discovery.find_plugin()
-  if plugin.path:  # else the first use of the device says what is missing
-    extension.set_plugin(plugin.path, plugin.platform)
+  # Without a path the first use of the device says what is missing.
+  extension.set_plugin(plugin.path, plugin.platform, _discovery.has_tpu_hardware())
   _registered = True
 
 

@@ -3,7 +3,7 @@
 import sys
 import types
 
-from torch_tpu import _discovery
+from torch_tpu import _C
 from torch_tpu._version import __version__
 
 
@@ -15,8 +15,8 @@ class _TpuBackendModule(types.ModuleType):
     return True
 
   def is_available(self):
-    """True when a plugin was found (nothing is started)."""
-    return bool(_discovery.find_plugin().path)
+    """True when there is a plugin and what it needs (nothing is started)."""
+    return _C.device_count() > 0
 
   def version(self):
     """Version of torch_tpu."""

@@ -19,7 +19,8 @@ _PLUGINS = {
 }
 
 _GOOGLE_PCI_VENDOR = "0x1ae0"
-_TPU_PCI_DEVICES = ("0x005e", "0x0062", "0x0063", "0x006f", "0x0076")
+# v2 and v3, v4, v5p, v5e, v6e, 7x.
+_TPU_PCI_DEVICES = ("0x0027", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076")
 
 
 class Plugin(NamedTuple):

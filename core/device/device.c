@@ -9,10 +9,12 @@
 #include "base/strbuf.h"
 #include "device/device_internal.h"
 
-/* Some settings reach the CPU plugin only through the environment, while the plugin is loaded and
- * the client made. The environment is process-wide, so old values are put back. */
-enum { SCOPE_COUNT = 3, THREAD_VARIABLES = 2, VALUE_SIZE = 64 };
-static const char* const scope_names[SCOPE_COUNT] = {"PJRT_NPROC", "NPROC", "TF_CPP_MIN_LOG_LEVEL"};
+/* Some settings reach a plugin only through the environment, while it is loaded and makes its
+ * client. The environment is process-wide, so old values are put back. */
+enum { SCOPE_THREADS = 0, THREAD_VARIABLES = 2, SCOPE_LOG = 2, SCOPE_MDS = 3, SCOPE_COUNT = 4 };
+enum { VALUE_SIZE = 64 };
+static const char* const scope_names[SCOPE_COUNT] = {"PJRT_NPROC", "NPROC", "TF_CPP_MIN_LOG_LEVEL",
+                                                     "TPU_SKIP_MDS_QUERY"};
 
 typedef struct env_scope_t {
   bool changed[SCOPE_COUNT];
@@ -39,13 +41,17 @@ static void scope_set(env_scope_t* scope, int i, const char* value) {
 
 static void scope_begin(env_scope_t* scope, const tpu_device_options_t* options) {
   memset(scope, 0, sizeof(*scope));
+  /* libtpu asks a metadata server for its TPU, ten minutes long where none answers. */
+  if (options->no_chip && getenv(scope_names[SCOPE_MDS]) == NULL) scope_set(scope, SCOPE_MDS, "1");
   if (options->platform != TPU_PLATFORM_CPU) return;
   char threads[VALUE_SIZE];
   int count = wanted_threads(options);
   (void)snprintf(threads, sizeof(threads), "%d", count);
-  for (int i = 0; i < THREAD_VARIABLES && count > 0; ++i) scope_set(scope, i, threads);
+  for (int i = 0; i < THREAD_VARIABLES && count > 0; ++i) {
+    scope_set(scope, SCOPE_THREADS + i, threads);
+  }
   /* Two INFO lines per client otherwise; warnings and errors stay. */
-  if (getenv(scope_names[THREAD_VARIABLES]) == NULL) scope_set(scope, THREAD_VARIABLES, "1");
+  if (getenv(scope_names[SCOPE_LOG]) == NULL) scope_set(scope, SCOPE_LOG, "1");
 }
 
 static void scope_end(const env_scope_t* scope) {
@@ -91,6 +97,12 @@ static tpu_status_t load_and_create(tpu_device_t* device, const tpu_device_optio
   tpu_status_t status = tpu_plugin_load(options->plugin_path, &device->plugin);
   if (status == NULL) status = create_client(device);
   scope_end(&scope);
+  if (status != NULL && options->no_chip) {
+    status = tpu_status_annotate(status,
+                                 "PJRT plugin '%s' gives no device. No TPU is on this machine's "
+                                 "bus; TORCH_TPU_PLATFORM=cpu chooses the CPU",
+                                 options->plugin_path);
+  }
   return status;
 }
 
@@ -151,6 +163,19 @@ static tpu_status_t read_version(tpu_device_t* device) {
   return take_text(&text, &device->version);
 }
 
+/* Devices need not know, and some fail to tell: that is no reason to do without them. */
+static bool ask_memory(const tpu_device_t* device, pjrt_device_memory_stats_args_t* out_args) {
+  *out_args = (pjrt_device_memory_stats_args_t){.device = device->device};
+  if (device->platform->kind == TPU_PLATFORM_CPU) return false;
+  tpu_status_t status = tpu_pjrt_call(device->plugin, Device_MemoryStats, out_args);
+  if (status != NULL) {
+    tpu_log(TPU_LOG_LAUNCH, "no memory statistics: %s", tpu_status_message(status));
+  }
+  bool known = status == NULL;
+  tpu_status_free(status);
+  return known;
+}
+
 static tpu_status_t read_limit(tpu_device_t* device, const tpu_device_options_t* options) {
   if (device->platform->kind == TPU_PLATFORM_CPU) {
     device->probes_memory = true;
@@ -158,14 +183,12 @@ static tpu_status_t read_limit(tpu_device_t* device, const tpu_device_options_t*
         options->memory_limit > 0 ? options->memory_limit : tpui_platform_host_memory();
     return NULL;
   }
-  pjrt_device_memory_stats_args_t args = {.device = device->device};
-  tpu_status_t status = tpu_pjrt_call(device->plugin, Device_MemoryStats, &args);
-  if (tpu_status_code(status) == TPU_UNIMPLEMENTED) {
-    tpu_status_free(status);  // the limit stays unknown (0)
-    return NULL;
+  pjrt_device_memory_stats_args_t args;
+  // Else the limit stays unknown (0), and the device itself says what does not fit.
+  if (ask_memory(device, &args) && args.bytes_limit_is_set) {
+    device->stats.bytes_limit = args.bytes_limit;
   }
-  if (status == NULL && args.bytes_limit_is_set) device->stats.bytes_limit = args.bytes_limit;
-  return status;
+  return NULL;
 }
 
 static tpu_status_t fill_device(tpu_device_t* device, const tpu_device_options_t* options) {
@@ -173,7 +196,7 @@ static tpu_status_t fill_device(tpu_device_t* device, const tpu_device_options_t
     return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "cannot make a mutex");
   }
   atomic_init(&device->risky_bytes, INT64_MAX);
-  device->platform = tpui_platform(options->platform);
+  device->platform = tpu_platform_get(options->platform);
   if (device->platform == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "unknown platform kind %d",
                            (int)options->platform);
@@ -235,11 +258,21 @@ const char* tpu_device_plugin_version(const tpu_device_t* device) { return devic
 void tpu_device_memory_stats(tpu_device_t* device, tpu_memory_stats_t* out_stats) {
   tpu_mutex_lock(&device->mutex);
   *out_stats = device->stats;
+  int64_t peak_before = device->peak_before;
   tpu_mutex_unlock(&device->mutex);
+  pjrt_device_memory_stats_args_t args;
+  // One that has no peak counts nothing.
+  if (!ask_memory(device, &args) || !args.peak_bytes_in_use_is_set) return;
+  out_stats->bytes_in_use = args.bytes_in_use;
+  if (args.peak_bytes_in_use > peak_before) out_stats->bytes_peak = args.peak_bytes_in_use;
+  if (out_stats->bytes_peak < args.bytes_in_use) out_stats->bytes_peak = args.bytes_in_use;
 }
 
 void tpu_device_memory_reset_peak(tpu_device_t* device) {
+  pjrt_device_memory_stats_args_t args;
+  bool known = ask_memory(device, &args) && args.peak_bytes_in_use_is_set;
   tpu_mutex_lock(&device->mutex);
+  if (known) device->peak_before = args.peak_bytes_in_use;
   device->stats.bytes_peak = device->stats.bytes_in_use;
   device->stats.buffers_peak = device->stats.buffers_in_use;
   tpu_mutex_unlock(&device->mutex);

@@ -27,11 +27,13 @@ typedef struct tpu_platform_t {
   tpu_platform_kind_t kind;
   const char* name;         // "cpu", "tpu", "cuda"
   int32_t program_ops;      // most ops in one program (partition/)
+  int32_t repeat_ops;       // fewest ops of a repeated part that is a program of its own
   bool host_addressable;    // buffers can be read through a pointer
   bool fast_compile_small;  // small programs have a cheaper compile mode (compile/)
 
   // What lower/ writes around. Where none of these holds, an operation is written in its plain
   // StableHLO form. platform.c says how each was measured.
+  bool no_wide_products;       // products of 64-bit integers do not compile
   bool low_default_precision;  // float32 products are rounded to fewer bits unless told otherwise
   bool slow_grouped_conv;      // a convolution per group, or sums for depthwise ones, are faster
   bool slow_half_conv;         // 16-bit floats convolve faster in float32
@@ -51,16 +53,19 @@ typedef struct tpu_device_options_t {
   tpu_platform_kind_t platform;  // what the plugin is for
   int threads;                   // CPU: pool threads, 0 = plugin's default
   int64_t memory_limit;          // CPU: bytes the device pretends to have, 0 = physical memory
+  bool no_chip;  // TPU: none is on this machine's bus, so that none need be searched
 } tpu_device_options_t;
 
-/* Loads the plugin, makes a client and takes its first device. Errors name the path: file missing
- * (NOT_FOUND), not a library or no GetPjrtApi (INVALID_ARGUMENT), API too old or other major
- * version (FAILED_PRECONDITION), no device (NOT_FOUND). */
+/* Loads the plugin, makes a client, takes its first device. Errors name the path (and `no_chip`):
+ * no file or device (NOT_FOUND), not a library or no GetPjrtApi (INVALID_ARGUMENT), API too old or
+ * other major version (FAILED_PRECONDITION). */
 TPU_MUST_USE tpu_status_t tpu_device_create(const tpu_device_options_t* options,
                                             tpu_device_t** out_device);
 /* For tests and tools; all buffers and executables of the device must be gone. */
 void tpu_device_destroy(tpu_device_t* device);
 
+/* NULL for an unknown kind. */
+const tpu_platform_t* tpu_platform_get(tpu_platform_kind_t kind);
 const tpu_platform_t* tpu_device_platform(const tpu_device_t* device);
 /* "TPU v5 lite", or "TPU (cpu host: <model>)": always starts with TPU; for the CPU platform it
  * contains "cpu". */
@@ -77,6 +82,7 @@ typedef struct tpu_memory_stats_t {
   int64_t buffers_peak;
   int64_t buffers_total;
 } tpu_memory_stats_t;
+/* Bytes in use and their peak are the device's own where it tells: a TPU counts whole tiles. */
 void tpu_device_memory_stats(tpu_device_t* device, tpu_memory_stats_t* out_stats);
 void tpu_device_memory_reset_peak(tpu_device_t* device);
 

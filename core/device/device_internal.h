@@ -37,6 +37,7 @@ struct tpu_device_t {
 
   tpu_mutex_t mutex;  // guards the rest
   tpu_memory_stats_t stats;
+  int64_t peak_before;         // the device's own peak when peaks began anew, which it cannot
   tpu_buffer_t* free_buffers;  // released tpu_buffer_t, kept for the next output
   tpui_completions_t completions;
 };
@@ -62,8 +63,6 @@ struct tpu_buffer_t {
   tpu_buffer_t* next_free;
 };
 
-/* Platform facts for a kind; NULL for an unknown one. */
-const tpu_platform_t* tpui_platform(tpu_platform_kind_t kind);
 /* Model name of the host CPU from /proc/cpuinfo; "unknown" when it cannot be read. */
 void tpui_platform_cpu_model(char* out_text, size_t size);
 /* Physical memory in bytes, or the control group's limit when that is lower; 0 if unknown. */

@@ -13,6 +13,7 @@ static const tpu_platform_t platforms[] = {
         // Long elementwise chains are recomputed in every consumer, so programs are cut
         // (docs/decisions/001-partition.md). TPU and CUDA gain from more room.
         .program_ops = 64,
+        .repeat_ops = 16,
         .host_addressable = true,
         .fast_compile_small = true,
         .slow_grouped_conv = true,  // 2x up to 16 groups; depthwise 3x3 is 5x slower than its sums
@@ -30,7 +31,9 @@ static const tpu_platform_t platforms[] = {
         .kind = TPU_PLATFORM_TPU,
         .name = "tpu",
         .program_ops = 4096,
+        .repeat_ops = 16,
         // Figures: estimates of libtpu 0.0.52 for v5e.
+        .no_wide_products = true,       // "X64 rewriting not implemented"
         .low_default_precision = true,  // one pass in bfloat16; six for all bits
         .cheap_small_dots = true,    // causal attention of 1,024 tokens in four: 0.46x the cycles,
                                      // no temporaries, 3x the compile time
@@ -42,11 +45,12 @@ static const tpu_platform_t platforms[] = {
         .kind = TPU_PLATFORM_CUDA,
         .name = "cuda",
         .program_ops = 4096,
+        .repeat_ops = 16,
         .low_default_precision = true,  // TF32
     },
 };
 
-const tpu_platform_t* tpui_platform(tpu_platform_kind_t kind) {
+const tpu_platform_t* tpu_platform_get(tpu_platform_kind_t kind) {
   for (size_t i = 0; i < sizeof(platforms) / sizeof(platforms[0]); ++i) {
     if (platforms[i].kind == kind) return &platforms[i];
   }

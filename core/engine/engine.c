@@ -18,10 +18,12 @@ static int64_t at_most(int64_t number, int64_t most) { return number < most ? nu
 static void choose_limits(tpu_engine_t* e) {
   int64_t program = at_most(tpu_env_int(TPU_ENV_PROGRAM_OPS), MOST_RECORDS);
   int64_t window = at_most(tpu_env_int(TPU_ENV_WINDOW_OPS), MOST_RECORDS);
-  e->partition.max_records =
-      program > 0 ? (uint32_t)program : (uint32_t)tpu_device_platform(e->device)->program_ops;
-  e->partition.min_records = e->partition.max_records / 4;
-  e->partition.platform = tpu_device_platform(e->device);
+  const tpu_platform_t* platform = tpu_device_platform(e->device);
+  e->partition.max_records = program > 0 ? (uint32_t)program : (uint32_t)platform->program_ops;
+  // With small programs asked for, small repeats too.
+  e->partition.min_records =
+      (uint32_t)at_most(e->partition.max_records / 4, (int64_t)platform->repeat_ops);
+  e->partition.platform = platform;
   e->partition.host_calls = tpu_device_has_host_calls(e->device);
   e->code_limit = tpu_env_int(TPU_ENV_PROGRAM_CACHE_BYTES);
   e->window_limit = window > 0 ? (uint32_t)window : 1;

@@ -235,11 +235,47 @@ static int free_sizes(tpui_hlo_t x, int batch_count, const int* batch, int contr
   return at;
 }
 
+/* Places operand x of a product in the space of all products of two elements: batch, x's and y's
+ * free dimensions, then what contracts. `free_at` is where its free dimensions begin there. */
+static tpui_hlo_t spread_operand(tpui_builder_t* b, tpui_hlo_t x, int batch_count, const int* batch,
+                                 int contract_count, const int* contract, int free_at, int rank,
+                                 const int64_t* sizes) {
+  int dims[TPUI_MAX_HLO_RANK];
+  for (int i = 0; i < x.rank; ++i) dims[i] = -1;
+  for (int j = 0; j < batch_count; ++j) dims[batch[j]] = j;
+  for (int j = 0; j < contract_count; ++j) dims[contract[j]] = rank - contract_count + j;
+  for (int i = 0; i < x.rank; ++i) {
+    if (dims[i] < 0) dims[i] = free_at++;
+  }
+  return tpui_broadcast_in_dim(b, x, rank, sizes, dims);
+}
+
+/* dot_general by elementwise products and a sum, which a compiler fuses. `sizes` are the result's,
+ * with room for the contracting ones. */
+static tpui_hlo_t summed_product(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int batch_count,
+                                 const int* x_batch, const int* y_batch, int contract_count,
+                                 const int* x_contract, const int* y_contract, tpu_dtype_t dtype,
+                                 int rank, int64_t* sizes) {
+  int summed[TPUI_MAX_HLO_RANK];
+  for (int i = 0; i < contract_count; ++i) {
+    summed[i] = rank + i;
+    sizes[rank + i] = x.sizes[x_contract[i]];
+  }
+  int all = rank + contract_count, y_free = x.rank - contract_count;
+  x = spread_operand(b, tpui_convert(b, x, dtype), batch_count, x_batch, contract_count, x_contract,
+                     batch_count, all, sizes);
+  y = spread_operand(b, tpui_convert(b, y, dtype), batch_count, y_batch, contract_count, y_contract,
+                     y_free, all, sizes);
+  return tpui_reduce(b, "add", tpui_mul(b, x, y), contract_count, summed);
+}
+
+static bool is_wide_integer(tpu_dtype_t dtype) { return dtype == TPU_I64 || dtype == TPU_U64; }
+
 tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int batch_count,
                             const int* x_batch, const int* y_batch, int contract_count,
                             const int* x_contract, const int* y_contract,
                             tpu_dtype_t result_dtype) {
-  int64_t sizes[2 * TPUI_MAX_HLO_RANK];
+  int64_t sizes[3 * TPUI_MAX_HLO_RANK];
   uint64_t x_seen = 0, y_seen = 0;
   if (!same_dtypes(b, "dot_general", x, y)) return tpui_harmless();
   for (int i = 0; i < batch_count + contract_count; ++i) {
@@ -261,6 +297,10 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
   for (int i = 0; i < batch_count; ++i) sizes[rank++] = x.sizes[x_batch[i]];
   rank = free_sizes(x, batch_count, x_batch, contract_count, x_contract, rank, sizes);
   rank = free_sizes(y, batch_count, y_batch, contract_count, y_contract, rank, sizes);
+  if (is_wide_integer(result_dtype) && tpui_target(b)->no_wide_products) {
+    return summed_product(b, x, y, batch_count, x_batch, y_batch, contract_count, x_contract,
+                          y_contract, result_dtype, rank, sizes);
+  }
   const char* numbers =
       tpui_text(b, "%s%s%s%s", dims_text(b, "lhs_batching_dimensions", batch_count, x_batch),
                 dims_text(b, "rhs_batching_dimensions", batch_count, y_batch),

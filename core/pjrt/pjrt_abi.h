@@ -25,6 +25,7 @@ typedef struct pjrt_memory_t pjrt_memory_t;
 typedef struct pjrt_buffer_t pjrt_buffer_t;
 typedef struct pjrt_executable_t pjrt_executable_t;
 typedef struct pjrt_loaded_executable_t pjrt_loaded_executable_t;
+typedef struct pjrt_topology_t pjrt_topology_t;
 typedef struct pjrt_serialized_executable_t pjrt_serialized_executable_t;
 
 /* Extensions are a linked list; later fields depend on `type`. */
@@ -315,6 +316,31 @@ typedef struct pjrt_client_compile_args_t {
   size_t compile_options_size;
   pjrt_loaded_executable_t* executable;  // out
 } pjrt_client_compile_args_t;
+
+typedef struct pjrt_topology_description_create_args_t {
+  PJRT_ARGS_HEAD;
+  const char* topology_name;
+  size_t topology_name_size;
+  const pjrt_named_value_t* create_options;
+  size_t num_options;
+  pjrt_topology_t* topology;  // out
+} pjrt_topology_description_create_args_t;
+
+typedef struct pjrt_topology_description_destroy_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_topology_t* topology;
+} pjrt_topology_description_destroy_args_t;
+
+/* For a topology, whose devices need not be there. */
+typedef struct pjrt_compile_args_t {
+  PJRT_ARGS_HEAD;
+  const pjrt_topology_t* topology;
+  const pjrt_program_t* program;
+  const char* compile_options;
+  size_t compile_options_size;
+  pjrt_client_t* client;          // may be NULL
+  pjrt_executable_t* executable;  // out
+} pjrt_compile_args_t;
 
 typedef struct pjrt_loaded_executable_destroy_args_t {
   PJRT_ARGS_HEAD;

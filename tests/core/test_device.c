@@ -457,6 +457,20 @@ TPU_TEST(device_failed_run_is_reported_when_waited_for) {
   end_with_device(fake, device);
 }
 
+TPU_TEST(device_without_memory_statistics) {
+  const fake_control_t* fake = begin();
+  TPU_REQUIRE(fake != NULL);
+  for (int code = 1; code <= 16; ++code) {
+    tpu_device_t* device = NULL;
+    fake->fail_call("Device_MemoryStats", code);
+    TPU_REQUIRE_OK(make_device_of(TPU_PLATFORM_TPU, 0, &device));
+    TPU_EXPECT_EQ(memory_of(device).bytes_limit, 0);
+    tpu_device_destroy(device);
+  }
+  fake->fail_call(NULL, 0);
+  end(fake);
+}
+
 static bool stop_at_once(void) { return true; }
 
 /* A device other than a CPU, and a program that has begun whose results nobody holds. */
@@ -633,8 +647,8 @@ TPU_TEST(device_every_pjrt_call_may_fail) {
         tpu_status_free(status);
       }
     }
-    /* Only calls that destroy may fail without the caller hearing of it. */
-    TPU_EXPECT(calls > 25 && failures >= calls - 12);
+    /* Only calls that destroy, and memory statistics, may fail without the caller hearing of it. */
+    TPU_EXPECT(calls > 25 && failures >= calls - 13);
     end(fake);
   }
 }

@@ -25,6 +25,7 @@ typedef enum fake_kind_t {
   FAKE_LOADED,
   FAKE_ERROR,
   FAKE_SERIALIZED,
+  FAKE_TOPOLOGY,
   FAKE_KIND_COUNT
 } fake_kind_t;
 

@@ -30,24 +30,64 @@ static pjrt_loaded_executable_t* new_loaded(fake_program_t* program, bool is_cpu
   return (pjrt_loaded_executable_t*)loaded;
 }
 
-pjrt_error_t* fake_Client_Compile(void* pointer) {
-  ENTER(Client_Compile, pjrt_client_compile_args_t);
-  CHECK(Client_Compile, args->client, FAKE_CLIENT);
-  const pjrt_program_t* program = args->program;
+static pjrt_error_t* parse_program(const pjrt_program_t* program, const char* options,
+                                   size_t options_size, fake_program_t** out_parsed) {
   if (program->struct_size != PJRT_STRUCT_SIZE(pjrt_program_t, format_size)) {
-    fake_violation("Client_Compile: the program has struct_size %zu", program->struct_size);
+    fake_violation("Compile: the program has struct_size %zu", program->struct_size);
   }
   if (program->format_size != 4 || memcmp(program->format, "mlir", 4) != 0) {
     return fake_error(3, "unknown program format");
   }
-  pjrt_error_t* error = fake_options_check(args->compile_options, args->compile_options_size);
+  pjrt_error_t* error = fake_options_check(options, options_size);
   if (error != NULL) return error;
   char message[256] = "";
-  fake_program_t* parsed =
-      fake_program_parse(program->code, program->code_size, message, sizeof(message));
-  if (parsed == NULL) return fake_error(2, "%s", message);
+  *out_parsed = fake_program_parse(program->code, program->code_size, message, sizeof(message));
+  return *out_parsed == NULL ? fake_error(2, "%s", message) : NULL;
+}
+
+pjrt_error_t* fake_Client_Compile(void* pointer) {
+  ENTER(Client_Compile, pjrt_client_compile_args_t);
+  CHECK(Client_Compile, args->client, FAKE_CLIENT);
+  fake_program_t* parsed = NULL;
+  pjrt_error_t* error =
+      parse_program(args->program, args->compile_options, args->compile_options_size, &parsed);
+  if (error != NULL) return error;
   args->executable = new_loaded(parsed, ((fake_client_t*)args->client)->is_cpu);
   FAKE_COUNT(compiles);
+  return NULL;
+}
+
+/* --- compiling without a client --- */
+
+pjrt_error_t* fake_TopologyDescription_Create(void* pointer) {
+  ENTER(TopologyDescription_Create, pjrt_topology_description_create_args_t);
+  if (args->topology_name_size != 8 || memcmp(args->topology_name, "fake:1x1", 8) != 0) {
+    return fake_error(3, "unknown topology %.*s", (int)args->topology_name_size,
+                      args->topology_name);
+  }
+  args->topology = fake_new(FAKE_TOPOLOGY, sizeof(fake_object_t));
+  return NULL;
+}
+
+pjrt_error_t* fake_TopologyDescription_Destroy(void* pointer) {
+  pjrt_topology_description_destroy_args_t* args = pointer;
+  pjrt_error_t* injected = fake_enter(FAKE_CALL_TopologyDescription_Destroy, pointer);
+  if (fake_check(FAKE_CALL_TopologyDescription_Destroy, args->topology, FAKE_TOPOLOGY)) {
+    fake_kill(args->topology);
+  }
+  return injected;
+}
+
+pjrt_error_t* fake_Compile(void* pointer) {
+  ENTER(Compile, pjrt_compile_args_t);
+  CHECK(Compile, args->topology, FAKE_TOPOLOGY);
+  fake_program_t* parsed = NULL;
+  pjrt_error_t* error =
+      parse_program(args->program, args->compile_options, args->compile_options_size, &parsed);
+  if (error != NULL) return error;
+  fake_executable_t* executable = fake_new(FAKE_EXECUTABLE, sizeof(*executable));
+  executable->program = parsed;
+  args->executable = (pjrt_executable_t*)executable;
   return NULL;
 }
 

@@ -22,7 +22,7 @@ golden_platform_t golden_platform(int index) {
       {"tpu", TPU_PLATFORM_TPU, false},
       {"cuda", TPU_PLATFORM_CUDA, false},
   };
-  const tpu_platform_t* facts = tpui_platform(rows[index].kind);
+  const tpu_platform_t* facts = tpu_platform_get(rows[index].kind);
   return (golden_platform_t){.name = rows[index].name,
                              .facts = facts,
                              .host_calls = rows[index].host_calls,

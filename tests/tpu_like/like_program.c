@@ -208,6 +208,21 @@ pjrt_error_t* like_Executable_GetCompiledMemoryStats(void* pointer) {
   return NULL;
 }
 
+/* --- compiling without a client: libtpu's own work --- */
+
+pjrt_error_t* like_TopologyDescription_Create(void* pointer) {
+  (void)pointer;
+  return like_error(12, "tpu_like has no topologies");
+}
+pjrt_error_t* like_TopologyDescription_Destroy(void* pointer) {
+  (void)pointer;
+  return NULL;
+}
+pjrt_error_t* like_Compile(void* pointer) {
+  (void)pointer;
+  return like_error(12, "tpu_like compiles for its own devices only");
+}
+
 /* --- files: the CPU plugin's bytes behind the text, which says the signature --- */
 
 typedef struct like_file_t {

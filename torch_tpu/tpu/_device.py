@@ -37,7 +37,7 @@ os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 
 
 def is_available():
-  """True when a plugin for the device was found. Starts nothing."""
+  """True when a plugin for the device was found, and for libtpu a TPU. Starts nothing."""
   return _C.device_count() > 0
 
 
