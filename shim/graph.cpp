@@ -243,6 +243,7 @@ bool Graph::begin(PyObject* list) {
   tpu_capture_options_t options{};
   options.max_records = kMaxGraphRecords;
   options.writes = true;
+  options.recurs = true;
   options.random = &s.random;
   bool began = false;
   const Signature& signature = s.captured->signature;
@@ -310,6 +311,7 @@ std::string Graph::end(PyObject* list) {
   }
   if (!describable) return cancel(), "it gives something else than tensors on the device";
   const Signature signature = std::move(s.captured->signature);
+  const std::vector<at::Tensor> held = std::move(s.held);  // until the capture has ended
   s.captured.reset();
   s.held.clear();
   tpu_template_t* made = nullptr;
@@ -330,9 +332,9 @@ std::string Graph::end(PyObject* list) {
 
 void Graph::cancel() {
   if (!state_->captured.has_value()) return;
+  tpu_engine_capture_cancel(engine());
   state_->captured.reset();
   state_->held.clear();
-  tpu_engine_capture_cancel(engine());
 }
 
 }  // namespace tpu_shim

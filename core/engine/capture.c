@@ -54,6 +54,7 @@ static tpu_status_t begin_locked(tpui_lane_t* lane, int input_count, const tpu_o
   c->first_value = (uint32_t)lane->recorder.value_count;
   c->first_serial = lane->engine->next_serial;
   c->max_records = options->max_records;
+  c->recurs = options->recurs;
   c->draws = options->random != NULL;
   if (c->draws) c->random = *options->random;
   c->inputs = places;
@@ -162,14 +163,18 @@ static uint32_t translate_ref(builder_t* b, uint32_t ref, tpu_meta_id_t view, tp
   }
 }
 
-/* The last two operands, seed and offset, have just got their slots: the offset is kept as the
- * distance from where the generator stood. */
-static void add_random_state(builder_t* b) {
+/* The record's last two operands, seed and offset, have just got their slots: the offset is kept as
+ * the distance from where the generator stood. Those that draw only sometimes may have none. */
+static void add_random_state(builder_t* b, const tpu_record_t* record) {
   tpu_template_t* t = b->made;
   const tpui_capture_t* c = b->capture;
   if (!c->draws) {
     b->obstacle = "it draws random numbers";
     return;
+  }
+  for (int k = 1; k <= 2 && k <= record->operand_count; ++k) {
+    uint32_t ref = tpu_record_ref(record, record->operand_count - k);
+    if (tpu_ref_kind(ref) != TPU_REF_SCALAR) return;
   }
   tpu_slot_t* state = t->slots + b->slot_count - 2;
   if (state[0].as_int != c->random.seed || state[1].as_int < c->random.offset) {
@@ -195,7 +200,7 @@ static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index)
     copy[TPU_RECORD_HEADER_WORDS + 2 * k] =
         translate_ref(b, ref, tpu_record_view(&record, k), number);
   }
-  if ((tpu_op_info(record.op)->flags & TPU_OP_RANDOM) != 0) add_random_state(b);
+  if ((tpu_op_info(record.op)->flags & TPU_OP_RANDOM) != 0) add_random_state(b, &record);
   t->word_count += size;
   ++t->record_count;
   t->value_count += (uint32_t)record.result_count;
@@ -280,6 +285,7 @@ static tpu_status_t build_template(tpui_lane_t* lane, builder_t* b, const char* 
   TPU_RETURN_IF_ERROR(tpui_template_create(lane->engine, name, &room, &b->made));
   tpu_template_t* t = b->made;
   t->input_count = (uint32_t)c->input_count;
+  t->recurs = c->recurs;
   for (int k = 0; k < c->input_count; ++k) t->input_views[k] = c->inputs[k].view;
   for (uint32_t i = c->first_record; i < window.record_count && b->obstacle == NULL; ++i) {
     add_record(b, &window, i);
@@ -294,6 +300,7 @@ static tpu_status_t build_template(tpui_lane_t* lane, builder_t* b, const char* 
     tpu_value_retain(c->constants[k]);
     t->constants[t->constant_count++] = c->constants[k];
   }
+  lane->window_recurs |= t->recurs;
   *out_template = t;
   return NULL;
 }

@@ -163,12 +163,14 @@ typedef struct tpu_random_state_t {
 typedef struct tpu_capture_options_t {
   uint32_t max_records;  // more are no template
   bool writes;           // inputs may be written if they are the whole of their storages
+  bool recurs;           // the caller knows that it will come again: it is interpreted only once
   // The generator that may be drawn from as it stands at the beginning, or NULL: none may.
   const tpu_random_state_t* random;
 } tpu_capture_options_t;
 
 /* Begins to watch what this thread records. Not within another capture: `*out_began` is false
- * then. Until the capture ends, the mode's flushes after records are put off. */
+ * then. Until the capture ends, the inputs' storages must live, and the mode's flushes after
+ * records are put off. */
 TPU_MUST_USE tpu_status_t tpu_engine_capture_begin(tpu_engine_t* engine, int input_count,
                                                    const tpu_operand_t* inputs,
                                                    const tpu_capture_options_t* options,

@@ -85,6 +85,7 @@ static tpu_status_t plan_window(tpui_lane_t* lane, const tpu_window_t* window, c
   TPU_RETURN_IF_ERROR(find_plan(lane, window, out_plan));
   if (*out_plan == NULL) return NULL;
   (*out_plan)->last_use = ++e->plans.clock;
+  if (TPU_UNLIKELY(lane->window_recurs)) tpui_tier_expect(*out_plan);
   bool interpret;
   TPU_RETURN_IF_ERROR(tpui_tier_choose(e, *out_plan, slots, live, dead, &interpret));
   if (TPU_UNLIKELY(interpret)) {
@@ -149,6 +150,7 @@ static tpu_status_t flush_now(tpui_lane_t* lane, tpui_plan_t** out_plan, bool* o
   TPU_RETURN_IF_ERROR(tpui_flight_load(lane, plan, variant, dead, &flight));
   log_window(&window, plan, variant, dead);
   ++e->stats.flushes;
+  lane->window_recurs = false;
   if (variant->interpreted) {
     ++plan->interpretations;
     ++e->stats.interpretations;

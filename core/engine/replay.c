@@ -138,6 +138,7 @@ static tpu_status_t replay_locked(tpui_lane_t* lane, replay_t* p, tpu_result_t* 
   TPU_RETURN_IF_ERROR(tpui_prepare_operands(lane, (int)t->input_count, p->inputs, t->name));
   tpu_status_t status = NULL;
   for (uint32_t i = 0; i < t->record_count && status == NULL; ++i) status = append_record(lane, p);
+  lane->window_recurs |= t->recurs;
   if (status == NULL) status = place_results(e, p, results);
   if (status == NULL) status = write_inputs(lane, p);
   // Steps in between live on only where a result keeps them; without results nothing does.

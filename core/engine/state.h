@@ -57,6 +57,7 @@ typedef struct tpui_lane_t {
   uint32_t flush_at;         // records at which this window is launched unasked
   uint32_t loop_length;      // records of some turns of a loop that never syncs; 0: none known
   uint32_t loop_misses;      // its windows in a row that were not expected
+  bool window_recurs;        // it holds records that somebody knows to come again
   tpui_plan_t* last_plan;    // whose successor is expected next
   tpui_capture_t* capture;   // NULL while nobody captures here
   struct tpui_lane_t* next;  // of the engine's

@@ -38,6 +38,7 @@ struct tpu_template_t {
   uint32_t* writes;
   uint32_t* random_slots;  // ascending: of each seed and, right after it, of its offset
   uint32_t random_slot_count;
+  bool recurs;  // see tpu_capture_options_t
 };
 
 /* How much a template has room for. `words` are those of its records. */

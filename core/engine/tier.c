@@ -56,6 +56,10 @@ uint32_t tpui_tier_interpretations(const tpu_window_t* w) {
   return count > 0 ? (uint32_t)count : 0;
 }
 
+void tpui_tier_expect(tpui_plan_t* plan) {
+  if (plan->most_interpretations > 1) plan->most_interpretations = 1;
+}
+
 /* On the build thread. */
 static void run_build(tpu_queue_item_t* item) {
   tpui_build_t* build = (tpui_build_t*)item;

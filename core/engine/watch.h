@@ -11,7 +11,7 @@
 /* Where an input lay when the capture began, in bytes of its storage. */
 typedef struct tpui_captured_input_t {
   tpu_value_t* value;            // retained; NULL for inputs that are no tensors
-  const tpu_storage_t* storage;  // the caller's; NULL unless it may be written
+  const tpu_storage_t* storage;  // lives until the end; NULL unless it may be written
   tpu_meta_id_t view;
   int64_t begin, end;
 } tpui_captured_input_t;
@@ -23,6 +23,7 @@ struct tpui_capture_t {
   bool draws;            // random numbers, counted from `random`, are allowed
   tpu_random_state_t random;
   uint32_t max_records;
+  bool recurs;
   uint32_t first_record, first_value;
   uint64_t first_serial;  // storages with greater ones were made inside
   tpui_captured_input_t* inputs;

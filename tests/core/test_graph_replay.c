@@ -155,6 +155,28 @@ TPU_TEST(graph_void_when_others_draw) {
   world_close(&w);
 }
 
+/* Attention without dropout has a place for the state of a generator and none in it. */
+TPU_TEST(graph_with_an_op_that_could_draw) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  tensor_t x = world_range(&w, 8, 1), y = {0};
+  tpu_op_t op = 1;
+  while (op < TPU_OP_COUNT && !(tpu_op_info(op)->flags & TPU_OP_RANDOM)) ++op;
+  TPU_REQUIRE(op < TPU_OP_COUNT);
+  tpu_operand_t operands[4] = {operand_of(x), number_of(0.5)};
+  TPU_REQUIRE(begin(&w, 1, operands));
+  TPU_EXPECT_OK(world_try(&w, op, TPU_CALL_FUNCTIONAL, 4, operands, &y));
+  tpu_operand_t shown = operand_of(y);
+  tpu_template_t* made = end(&w, 1, &shown, NULL);
+  TPU_REQUIRE(made != NULL);
+  tpu_result_t result;
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, operands, NULL, &result));
+  tpu_storage_release(result.storage);
+  tpu_template_destroy(made);
+  drop(&x), drop(&y);
+  world_close(&w);  // these records could not be lowered, but nobody wants them
+}
+
 TPU_TEST(graph_refuses) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
