@@ -13,6 +13,7 @@
 #include <torch/library.h>
 
 #include "hooks.h"
+#include "observer.h"
 #include "record.h"
 #include "stacks.h"
 
@@ -55,6 +56,7 @@ void host_to_device(const at::Tensor& source, const at::Tensor& destination) {
   int64_t offset = 0;
   const tpu_meta_id_t view = view_of(destination, at, &offset);
   note_location();
+  note_transfer("to_device", static_cast<int64_t>(host.nbytes()));
   TPU_THROW_IF_ERROR(tpu_engine_write(engine(), at.storage, view, offset, host.const_data_ptr(),
                                       static_cast<int64_t>(host.nbytes())));
 }

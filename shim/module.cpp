@@ -20,6 +20,7 @@
 #include "generator.h"
 #include "graph.h"
 #include "hooks.h"
+#include "observer.h"
 #include "python_values.h"
 #include "runtime.h"
 #include "storage.h"
@@ -162,6 +163,13 @@ PyObject* py_graph_templates(PyObject* args) {
   PyObject* capsule = nullptr;
   parse(args, "O", &capsule);
   return PyLong_FromSize_t(graph_in(capsule)->template_count());
+}
+
+PyObject* py_set_observer(PyObject* args) {
+  PyObject* observer = nullptr;
+  parse(args, "O", &observer);
+  set_observer(observer);
+  Py_RETURN_NONE;
 }
 
 // --- numbers ---

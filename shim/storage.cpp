@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hooks.h"
+#include "observer.h"
 #include "stacks.h"
 
 namespace tpu_shim {
@@ -248,6 +249,7 @@ void read_tensor(const at::Tensor& tensor, void* dst, int64_t nbytes) {
   tpu_operand_t operand;
   tensor_operand(tensor, &operand);
   note_location();  // reading may record
+  note_transfer("to_host", nbytes);
   TPU_THROW_IF_ERROR(tpu_engine_read(engine(), &operand, dst, nbytes));
 }
 

@@ -264,7 +264,7 @@ def test_checkpoints_recompute_with_the_same_random_numbers():
 
 
 def test_checkpoints_save_memory():
-  weight = torch.randn(64, 64, device="tpu")
+  weight = torch.randn(64, 64, device="tpu") / 8
 
   def block(x):
     for _ in range(6):
@@ -435,3 +435,39 @@ def test_export_save_and_load(tmp_path):
   torch.export.save(exported, tmp_path / "model.pt2")
   loaded = torch.export.load(tmp_path / "model.pt2").module()
   close(loaded(x.to("tpu")), model(x))
+
+
+# --- what is replayed, and what is compiled when ---
+
+
+def test_models_are_replayed_as_whole_graphs():
+  model, batches, loss_of = models.build("gpt")
+  mine = torch.compile(model.to("tpu"), fullgraph=True)
+  for step in range(2):
+    explained = torch.tpu.explain(
+      lambda step=step: loss_of(mine, models.to_device(batches(step), "tpu")).backward()
+    )
+  graphs = {g["kind"]: g for g in explained.data["graphs"]}
+  assert graphs.keys() == {"forward", "backward"}
+  assert all(g["obstacle"] is None and g["templates"] == 1 for g in graphs.values())
+
+
+def test_the_second_call_runs_one_program():
+  compiled = whole(lambda x: (torch.sin(x) * 3 + 1).relu().sum(0))
+  x = torch.ones(5, 7, device="tpu")
+  ways = [torch.tpu.explain(compiled, x).data["windows"] for _ in range(3)]
+  assert [w[0]["run"] for w in ways] == ["interpreted", "compiled", "compiled"]
+  assert torch.tpu.explain(compiled, x).data["launches"] == 1
+
+
+def test_a_call_allocates_nothing_but_its_results():
+  compiled = whole(lambda x: (torch.sin(x) * 3 + 1).relu().cos())
+  x = torch.ones(1 << 12, device="tpu")
+  for _ in range(3):
+    result = compiled(x)
+  torch.tpu.synchronize()
+  torch.tpu.reset_peak_memory_stats()
+  held = torch.tpu.memory_allocated()
+  other = compiled(x)
+  torch.tpu.synchronize()
+  assert torch.tpu.max_memory_allocated() - held == other.nbytes == result.nbytes

@@ -86,6 +86,9 @@ def graph_cancel(graph: object, /) -> None:
 def graph_templates(graph: object, /) -> int:
   """For how many signatures the graph has a template."""
 
+def set_observer(observer: object, /) -> None:
+  """Calls this with ('to_host' or 'to_device', bytes) at each transfer; None ends it."""
+
 def memory_stats() -> dict[str, int]:
   """bytes_in_use, bytes_peak, bytes_limit, bytes_total, buffers_in_use, buffers_peak and
   buffers_total; zeros before the device has started."""

@@ -5,7 +5,9 @@ template; later calls are a replay of that, without Python (shim/graph.h). What 
 runs call by call each time, through the same recorder: slower, and just as right.
 """
 
+import itertools
 import logging
+import weakref
 
 import torch
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
@@ -51,6 +53,15 @@ _REPLACED = {
 }
 
 
+_numbers = itertools.count()
+_live = weakref.WeakValueDictionary()  # every graph that Dynamo or autograd still holds, by number
+
+
+def describe_all():
+  """What torch.tpu.explain says of each graph: number -> dict."""
+  return {number: graph.describe() for number, graph in sorted(_live.items())}
+
+
 class CompiledGraph:
   """Takes a list of arguments, which it empties, and gives a list of results."""
 
@@ -67,8 +78,21 @@ class CompiledGraph:
     self.graph = _C.graph_new()
     self.constants = _lift_constants(graph_module)
     self.attempts = 0
+    self.calls = 0
+    self.number = next(_numbers)
+    _live[self.number] = self
+
+  def describe(self):
+    return {
+      "kind": self.kind,
+      "calls": self.calls,
+      "operations": sum(node.op == "call_function" for node in self.module.graph.nodes),
+      "templates": _C.graph_templates(self.graph),
+      "obstacle": self.obstacle,
+    }
 
   def __call__(self, args):
+    self.calls += 1
     if self.obstacle is None:
       args += self.constants
       results = _C.graph_run(self.graph, args)

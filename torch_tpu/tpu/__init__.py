@@ -27,6 +27,7 @@ from ._device import (  # PyTorch looks for the underscored ones
   synchronize,
 )
 from .amp import get_amp_supported_dtype, is_bf16_supported
+from .explanation import Explanation, explain
 from .memory import (
   empty_cache,
   max_memory_allocated,
@@ -75,6 +76,7 @@ from .streams import (
 __all__ = [
   "EagerMode",
   "Event",
+  "Explanation",
   "Stream",
   "StreamContext",
   "clear_cache",
@@ -88,6 +90,7 @@ __all__ = [
   "device_of",
   "empty_cache",
   "engine_stats",
+  "explain",
   "fallback_stats",
   "get_amp_supported_dtype",
   "get_compute_capability",
