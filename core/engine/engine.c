@@ -179,7 +179,6 @@ void tpu_engine_clear_cache(tpu_engine_t* engine) {
   } while (engine->building > 0);
   tpui_lanes_expect_nothing(engine);
   tpui_plan_cache_clear(&engine->plans);
-  ++engine->clears;
   tpu_mutex_unlock(&engine->lock);
   tpu_compiler_clear_memory(engine->compiler);
 }

@@ -239,6 +239,7 @@ tpu_status_t tpui_lanes_flush(tpu_engine_t* e, bool all) {
 }
 
 void tpui_lanes_expect_nothing(tpu_engine_t* e) {
+  ++e->drops;
   for (tpui_lane_t* lane = e->lanes; lane != NULL; lane = lane->next) {
     lane->recorder.predicted = NULL;
     lane->last_plan = NULL;

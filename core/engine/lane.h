@@ -35,7 +35,8 @@ TPU_MUST_USE tpu_status_t tpui_lane_look(tpu_engine_t* engine, tpui_lane_t** out
 
 /* Flushes the lanes of threads that ended, or of all. */
 TPU_MUST_USE tpu_status_t tpui_lanes_flush(tpu_engine_t* engine, bool all);
-/* No lane expects a window any more: plans were dropped, or are about to be. */
+/* Plans were dropped, or are about to be: no lane expects one any more, and who waits for the build
+ * of one looks again. */
 void tpui_lanes_expect_nothing(tpu_engine_t* engine);
 /* Whether something waits to be flushed. */
 bool tpui_lanes_waiting(const tpu_engine_t* engine);

@@ -110,7 +110,7 @@ struct tpu_engine_t {
   int draining;           // threads that wait until there are none; nothing is queued meanwhile
   tpu_queue_t* builds;    // programs compiled in the background
   int building;           // queued there and not finished
-  uint32_t clears;        // how often all plans were dropped
+  uint32_t drops;         // how often plans were dropped
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;
   tpui_flight_t *first_flight, *last_flight;  // queued, in order

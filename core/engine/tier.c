@@ -151,8 +151,8 @@ bool tpui_tier_adopt(tpu_engine_t* e, tpui_plan_t* plan) {
 }
 
 tpu_status_t tpui_tier_wait(tpu_engine_t* e, const tpui_plan_t* plan) {
-  uint32_t clears = e->clears;  // the plan is gone after the next one
-  while (e->clears == clears && plan->build != NULL && !plan->build->done) {
+  uint32_t drops = e->drops;  // the plan may be gone after the next one
+  while (e->drops == drops && plan->build != NULL && !plan->build->done) {
     TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   }
   return NULL;
