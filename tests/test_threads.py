@@ -123,16 +123,16 @@ def test_training_on_models_of_their_own(device):
   of each are those that it has alone."""
   with counting(_C.engine_stats) as alone:
     expected = [Trainer(seed, device).run(12) for seed in (1, 2)]
-  losses = [None, None]
+  losses, trainers = [None, None], [Trainer(seed, device) for seed in (1, 2)]
 
   def train(k):
-    losses[k] = Trainer(k + 1, device).run(12)
+    losses[k] = trainers[k].run(12)
 
   with counting(_C.engine_stats) as together, counting(compile_stats) as compiled, meeting(2):
     run_threads(lambda: train(0), lambda: train(1))
   assert losses == expected
   assert compiled.get("requests", 0) == 0, compiled
-  assert together["flushes"] <= alone["flushes"] + 4, (together, alone)  # making the models
+  assert together["flushes"] <= alone["flushes"], (together, alone)
 
 
 def test_a_training_step_is_recorded_in_one_window(device):
