@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "debug_checks.h"
 #include "decompose.h"
+#include "host_calls.h"
 #include "runtime.h"
 #include "stacks.h"
 #include "storage.h"
@@ -137,14 +138,17 @@ void note_host_run(const std::string& name) {
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::string name = c10::toString(op.operator_name());
   note_host_run(name);
-  const bool check = looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
   const c10::DispatchKey key = host_key(op);
+  HostCallLesson lesson;
+  if (!looks_for_nonfinite() && record_host_call(op, key, stack, &lesson)) return;
+  const bool check = looks_for_nonfinite() && all_finite(*stack, op.schema().arguments().size());
   if (only_reads(op.schema())) {
     run_on_lent(op, stack, key);
   } else {
     // A view made on the host would not share memory with its base: cpu_fallback refuses those.
     at::native::cpu_fallback(op, stack, /*error_on_views=*/true, key);
   }
+  lesson.learn(*stack);
   TORCH_CHECK(!check || all_finite(*stack, op.schema().returns().size()), "'", name,
               "' made NaN or infinity from finite inputs (TORCH_TPU_CHECK_NONFINITE=1)",
               recorded_here());

@@ -12,6 +12,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "host_calls.h"
 #include "meta_query.h"
 #include "record.h"
 
@@ -105,6 +106,7 @@ std::string kind_key(const tpu_record_t& r) {
 }
 
 std::unique_ptr<HostForm> make_form(const tpu_record_t& record) {
+  if (auto call = make_call_form(record)) return call;
   if (auto manual = make_manual_form(record)) return manual;
   if (auto random = make_random_form(record)) return random;
   return make_overload_form(record);

@@ -1,11 +1,13 @@
 // Host steps: records that run with PyTorch's CPU kernels (core/launch/host_step.h), while a window
-// is new. Anything without a form here is compiled as a program of its own instead.
+// is new. Anything without a form here is compiled as a program of its own instead. And operations
+// without a lowering, at any time.
 //
 // host_ops.cpp   content of values <-> CPU tensors
 // host_forms.cpp the form of a row: its ATen overloads, called with the record's arguments
 // host_manual.cpp forms of rows that the rule of the op table does not describe
 // host_attention.cpp, host_recurrent.cpp some of these
 // host_random.cpp forms of rows that draw random numbers
+// host_calls.cpp  calls of operations that have no row
 #ifndef TPU_SHIM_HOST_OPS_H_
 #define TPU_SHIM_HOST_OPS_H_
 

@@ -127,13 +127,17 @@ static void destroy_pjrt(tpu_device_t* device, pjrt_buffer_t* pjrt) {
   tpui_log_failed_destroy(tpu_pjrt_call(device->plugin, Buffer_Destroy, &args));
 }
 
-void tpui_buffer_drop_donated(tpu_buffer_t* buffer) {
-  if (!tpu_buffer_has_content(buffer)) return;  // the same buffer twice in one argument list
+void tpui_buffer_drop_content(tpu_buffer_t* buffer) {
   if (buffer->pjrt != NULL) destroy_pjrt(buffer->device, buffer->pjrt);
   buffer->pjrt = NULL;
   tpui_buffer_drop_block(buffer);
-  buffer->bytes = 0;
   atomic_store_explicit(&buffer->host, NULL, memory_order_relaxed);
+}
+
+void tpui_buffer_drop_donated(tpu_buffer_t* buffer) {
+  if (!tpu_buffer_has_content(buffer)) return;  // the same buffer twice in one argument list
+  tpui_buffer_drop_content(buffer);
+  buffer->bytes = 0;
 }
 
 void tpu_buffer_drop(tpu_buffer_t* buffer) {
@@ -202,8 +206,8 @@ tpu_status_t tpui_dense_bytes(tpu_dtype_t dtype, int rank, const int64_t* sizes,
   return NULL;
 }
 
-static tpu_status_t transfer_in(tpu_device_t* device, const void* data, tpu_dtype_t dtype, int rank,
-                                const int64_t* sizes, pjrt_buffer_t** out_pjrt) {
+tpu_status_t tpui_transfer_in(tpu_device_t* device, const void* data, tpu_dtype_t dtype, int rank,
+                              const int64_t* sizes, pjrt_buffer_t** out_pjrt) {
   pjrt_client_buffer_from_host_buffer_args_t args = {
       .client = device->client,
       .data = data,
@@ -232,7 +236,7 @@ tpu_status_t tpu_buffer_from_host(tpu_device_t* device, const void* data, tpu_dt
   if (bytes == 0) data = nothing;  // plugins want a pointer also for empty buffers
   if (data == NULL) return tpu_status_make(TPU_INVALID_ARGUMENT, "host data is NULL");
   TPU_RETURN_IF_ERROR(tpui_buffers_reserve(device, 1, &bytes, (tpui_need_t){0}, out_buffer));
-  tpu_status_t status = transfer_in(device, data, dtype, rank, sizes, &(*out_buffer)->pjrt);
+  tpu_status_t status = tpui_transfer_in(device, data, dtype, rank, sizes, &(*out_buffer)->pjrt);
   if (status != NULL) tpui_buffers_cancel(device, 1, out_buffer, 0);
   return status;
 }

@@ -129,7 +129,7 @@ uint32_t tpu_buffer_origin(const tpu_buffer_t* buffer);
 void tpu_buffer_retain(tpu_buffer_t* buffer);
 void tpu_buffer_release(tpu_buffer_t* buffer);
 
-/* --- host functions: work on buffers without a program, where buffers are host memory --- */
+/* --- host functions: work on buffers without a program --- */
 
 /* Memory of the caller that becomes a buffer's content: dense row-major, at a multiple of 64 bytes
  * if programs are to use it without a copy, not NULL. */
@@ -153,7 +153,8 @@ typedef tpu_status_t (*tpu_host_function_t)(void* context, const tpu_host_input_
 
 /* Runs a function on this thread, like a program: inputs are borrowed and waited for, donated ones
  * are gone after success, outputs are new references on success and all NULL on failure.
- * `output_metas[i]` gives output i's dtype and sizes. TPU_UNIMPLEMENTED on other platforms. */
+ * `output_metas[i]` gives output i's dtype and sizes. Where buffers are not host memory, the
+ * function gets copies of the inputs, none given away, and its results are copied back. */
 TPU_MUST_USE tpu_status_t tpu_device_run_host(tpu_device_t* device, tpu_host_function_t function,
                                               void* context, int input_count,
                                               tpu_buffer_t* const* inputs, const uint8_t* donated,

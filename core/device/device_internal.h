@@ -88,6 +88,11 @@ TPU_MUST_USE tpu_status_t tpui_buffers_reserve(tpu_device_t* device, int count,
 /* Undoes a reserve whose buffers got no content; sets the entries to NULL. */
 void tpui_buffers_cancel(tpu_device_t* device, int count, tpu_buffer_t** buffers, int64_t freed);
 
+/* A new PJRT buffer with a copy of these dense row-major elements. */
+TPU_MUST_USE tpu_status_t tpui_transfer_in(tpu_device_t* device, const void* data,
+                                           tpu_dtype_t dtype, int rank, const int64_t* sizes,
+                                           pjrt_buffer_t** out_pjrt);
+
 /* Gives a buffer without content this block as content, which it takes also when it fails. */
 TPU_MUST_USE tpu_status_t tpui_buffer_adopt(tpu_buffer_t* buffer, const tpu_host_block_t* block,
                                             tpu_meta_id_t meta);
@@ -96,6 +101,8 @@ TPU_MUST_USE tpu_status_t tpui_buffer_materialize(tpu_buffer_t* buffer);
 /* Drops the reference to the block, if there is one. */
 void tpui_buffer_drop_block(tpu_buffer_t* buffer);
 
+/* Destroys the content, whose bytes stay booked. */
+void tpui_buffer_drop_content(tpu_buffer_t* buffer);
 /* Destroys the content of a donated buffer, whose bytes the reserve has taken off already. */
 void tpui_buffer_drop_donated(tpu_buffer_t* buffer);
 

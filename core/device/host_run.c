@@ -105,27 +105,57 @@ typedef struct host_run_t {
   int64_t* output_bytes;          // [output_count]
 } host_run_t;
 
-static tpu_status_t bind_host_inputs(const host_run_t* r, int64_t* out_freed) {
+static bool shares_memory(const tpu_device_t* device) { return device->platform->host_addressable; }
+
+/* A copy of the buffer, which is freed after the run. */
+static tpu_status_t fetch_input(tpu_buffer_t* buffer, tpu_host_input_t* input) {
+  TPU_RETURN_IF_ERROR(tpu_calloc(1, (size_t)buffer->bytes + 1, &input->data));
+  return tpu_buffer_read(buffer, 0, input->data, buffer->bytes);
+}
+
+static tpu_status_t bind_host_inputs(tpu_device_t* device, const host_run_t* r,
+                                     int64_t* out_freed) {
   *out_freed = 0;
   for (int i = 0; i < r->input_count; ++i) {
     tpu_buffer_t* buffer = r->inputs[i];
     tpu_host_input_t* input = &r->host_inputs[i];
+    if (r->donated[i] != 0) *out_freed += buffer->bytes;
+    if (!shares_memory(device)) {
+      TPU_RETURN_IF_ERROR(fetch_input(buffer, input));
+      continue;
+    }
     TPU_RETURN_IF_ERROR(tpu_buffer_host_pointer(buffer, &input->data));
     // A PJRT buffer on the same memory would not know that it changed hands.
     bool owned = buffer->content != NULL && buffer->pjrt == NULL;
     input->owner = owned ? buffer->content->block.owner : NULL;
     input->given = owned && r->donated[i] != 0;
-    if (r->donated[i] != 0) *out_freed += buffer->bytes;
   }
   return NULL;
 }
 
+static void free_copies(const tpu_device_t* device, const host_run_t* r) {
+  for (int i = 0; i < r->input_count && !shares_memory(device); ++i) {
+    tpu_free(r->host_inputs[i].data);
+  }
+}
+
+/* The block becomes the buffer's content, or is copied to it; it is taken also on failure. */
+static tpu_status_t take_block(tpu_buffer_t* buffer, const tpu_host_block_t* block,
+                               tpu_meta_id_t id) {
+  if (shares_memory(buffer->device)) return tpui_buffer_adopt(buffer, block, id);
+  const tpu_meta_t* meta = tpu_meta_get(id);
+  tpu_status_t status = tpui_transfer_in(buffer->device, block->data, meta->dtype, meta->rank,
+                                         meta->sizes, &buffer->pjrt);
+  block->release(block->owner);
+  return status;
+}
+
 /* Content for the outputs. All blocks are taken, also on failure. */
-static tpu_status_t adopt_blocks(const host_run_t* r) {
+static tpu_status_t take_blocks(const host_run_t* r) {
   tpu_status_t status = NULL;
   for (int i = 0; i < r->output_count; ++i) {
     if (status == NULL) {
-      status = tpui_buffer_adopt(r->outputs[i], &r->blocks[i], r->output_metas[i]);
+      status = take_block(r->outputs[i], &r->blocks[i], r->output_metas[i]);
     } else {
       r->blocks[i].release(r->blocks[i].owner);
     }
@@ -133,26 +163,32 @@ static tpu_status_t adopt_blocks(const host_run_t* r) {
   return status;
 }
 
-static tpu_status_t run_host(tpu_device_t* device, tpu_host_function_t function, void* context,
-                             const host_run_t* r) {
-  int64_t freed;
-  TPU_RETURN_IF_ERROR(bind_host_inputs(r, &freed));
+static tpu_status_t run_bound(tpu_device_t* device, tpu_host_function_t function, void* context,
+                              const host_run_t* r, int64_t freed) {
   for (int i = 0; i < r->output_count; ++i) {
     r->output_bytes[i] = tpu_meta_bytes(tpu_meta_get(r->output_metas[i]));
   }
   TPU_RETURN_IF_ERROR(tpui_buffers_reserve(device, r->output_count, r->output_bytes,
                                            (tpui_need_t){.freed = freed}, r->outputs));
   tpu_status_t status = function(context, r->host_inputs, r->blocks);
-  if (status == NULL) status = adopt_blocks(r);
-  if (status != NULL) {
-    for (int i = 0; i < r->output_count; ++i) tpui_buffer_drop_block(r->outputs[i]);
-    tpui_buffers_cancel(device, r->output_count, r->outputs, freed);
-    return status;
-  }
-  for (int i = 0; i < r->input_count; ++i) {
+  if (status == NULL) status = take_blocks(r);
+  if (status == NULL) return NULL;
+  for (int i = 0; i < r->output_count; ++i) tpui_buffer_drop_content(r->outputs[i]);
+  tpui_buffers_cancel(device, r->output_count, r->outputs, freed);
+  return status;
+}
+
+static tpu_status_t run_host(tpu_device_t* device, tpu_host_function_t function, void* context,
+                             const host_run_t* r) {
+  int64_t freed;
+  memset(r->host_inputs, 0, (size_t)r->input_count * sizeof(*r->host_inputs));
+  tpu_status_t status = bind_host_inputs(device, r, &freed);
+  if (status == NULL) status = run_bound(device, function, context, r, freed);
+  free_copies(device, r);
+  for (int i = 0; i < r->input_count && status == NULL; ++i) {
     if (r->donated[i] != 0) tpui_buffer_drop_donated(r->inputs[i]);
   }
-  return NULL;
+  return status;
 }
 
 tpu_status_t tpu_device_run_host(tpu_device_t* device, tpu_host_function_t function, void* context,

@@ -188,6 +188,10 @@ static void add_random_state(builder_t* b, const tpu_record_t* record) {
 static void add_record(builder_t* b, const tpu_window_t* window, uint32_t index) {
   tpu_record_t record;
   tpu_window_record(window, index, &record);
+  if ((tpu_op_info(record.op)->flags & TPU_OP_HOST) != 0) {
+    b->obstacle = "a part of it runs on the host";  // and each run is counted
+    return;
+  }
   tpu_template_t* t = b->made;
   const uint32_t* words = window->words + window->record_words[index];
   uint32_t size = tpu_record_size(record.operand_count, record.result_count);

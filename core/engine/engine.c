@@ -141,7 +141,6 @@ tpu_status_t tpu_engine_set_mode(tpu_engine_t* engine, tpu_eager_mode_t mode) {
 tpu_status_t tpu_engine_set_host_ops(tpu_engine_t* engine, const tpu_host_ops_t* ops) {
   bool wanted;
   TPU_RETURN_IF_ERROR(tpu_tiers_default(&wanted));
-  if (!tpu_device_platform(engine->device)->host_addressable) return NULL;
   tpu_mutex_lock(&engine->lock);
   engine->host_ops = ops;
   tpu_mutex_unlock(&engine->lock);

@@ -53,8 +53,9 @@ void tpu_engine_set_stop(tpu_engine_t* engine, tpu_stop_t stop);
 typedef int64_t (*tpu_task_number_t)(void);
 void tpu_engine_set_task(tpu_engine_t* engine, tpu_task_number_t task);
 
-/* From now on new windows are interpreted with these functions, where the platform's buffers are
- * host memory and TORCH_TPU_TIERS, which is read each time, does not forbid it. `ops` lives
+/* From now on records without a lowering run with these functions, and new windows are interpreted
+ * if TORCH_TPU_TIERS, which is read each time, does not forbid it: with these functions too, or, on
+ * platforms whose buffers are not host memory, by a program per record. `ops` lives
  * forever. TPU_INVALID_ARGUMENT when that variable has a word that is none of its own. */
 TPU_MUST_USE tpu_status_t tpu_engine_set_host_ops(tpu_engine_t* engine, const tpu_host_ops_t* ops);
 

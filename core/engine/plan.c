@@ -137,20 +137,27 @@ static void close_batch(batch_t* batch) {
   tpu_free(batch->memory);
 }
 
-static const char* first_op(const tpu_program_t* program) {
+static tpu_op_t first_op(const tpu_program_t* program) {
   tpu_record_t first;
   tpu_window_record(program->window, program->records[0], &first);
-  return tpu_op_info(first.op)->name;
+  return first.op;
 }
 
-/* Host steps for programs of one op, where there is a host form. */
+/* Host steps for what has no lowering and, where the device's memory is the host's, for all that is
+ * interpreted, as far as there are host forms. */
 static tpu_status_t make_hosts(const maker_t* m, batch_t* batch) {
-  if (!m->variant->interpreted) return NULL;
+  bool all = m->variant->interpreted && m->planner->partition.platform->host_addressable;
+  if (m->planner->host_ops == NULL) return NULL;
   for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
-    TPU_RETURN_IF_ERROR(
-        tpu_host_step_make(m->planner->host_ops, &batch->partition->programs[p], &batch->hosts[p]));
+    const tpu_program_t* program = &batch->partition->programs[p];
+    if (!all && (tpu_op_info(first_op(program))->flags & TPU_OP_HOST) == 0) continue;
+    TPU_RETURN_IF_ERROR(tpu_host_step_make(m->planner->host_ops, program, &batch->hosts[p]));
   }
   return NULL;
+}
+
+static const char* first_name(const tpu_program_t* program) {
+  return tpu_op_info(first_op(program))->name;
 }
 
 static tpu_status_t lower_all(maker_t* m, batch_t* batch, bool keep_errors) {
@@ -159,11 +166,11 @@ static tpu_status_t lower_all(maker_t* m, batch_t* batch, bool keep_errors) {
     const tpu_program_t* program = &batch->partition->programs[p];
     tpu_lowered_t* lowered = &batch->lowered[p];
     batch->errors[p] =
-        tpu_status_annotate(lower_program(m, program, lowered), "%s", first_op(program));
+        tpu_status_annotate(lower_program(m, program, lowered), "%s", first_name(program));
     batch->requests[p] = (tpu_compile_request_t){
         .text = tpu_strbuf_text(&lowered->text),
         .text_size = batch->errors[p] == NULL ? lowered->text.size : 0,
-        .options = {.small = is_small(program->window, program)},
+        .options = {.small = m->variant->interpreted || is_small(program->window, program)},
     };
     if (batch->errors[p] != NULL && !keep_errors) return tpu_status_copy(batch->errors[p]);
   }
@@ -182,7 +189,7 @@ static tpu_status_t compile_all(maker_t* m, batch_t* batch) {
       tpu_status_free(status);
     } else {
       batch->errors[p] =
-          tpu_status_annotate(status, "%s", first_op(&batch->partition->programs[p]));
+          tpu_status_annotate(status, "%s", first_name(&batch->partition->programs[p]));
     }
   }
   return NULL;

@@ -22,7 +22,7 @@ typedef struct tpui_variant_t {
   tpu_step_t* steps;  // owned
   bool heavy;         // worth a thread switch
   bool single;        // one program per op, since larger ones could not be compiled
-  bool interpreted;   // one step per op, on the host where that is possible
+  bool interpreted;   // one step per op, on the host where its memory is the device's
   bool broken;        // some op could not be compiled alone either: never fits again
 } tpui_variant_t;
 
@@ -56,7 +56,7 @@ typedef struct tpui_plan_cache_t {
 typedef struct tpui_planner_t {
   tpu_compiler_t* compiler;
   tpu_partition_options_t partition;  // a copy: plans are also made without the lock
-  const tpu_host_ops_t* host_ops;     // NULL: nothing is interpreted
+  const tpu_host_ops_t* host_ops;     // NULL: there are none
 } tpui_planner_t;
 
 /* The plan with this structure, or NULL. */

@@ -284,7 +284,8 @@ static tpu_status_t run_pieces(tpui_flight_t* f, uint32_t count, bool single, bo
 static bool has_other_way(const tpu_step_t* step, tpu_status_t error) {
   if (step->error != NULL) return false;
   // What has no kernel on the host may have a program.
-  bool refused = step->host != NULL && tpu_status_code(error) == TPU_UNIMPLEMENTED;
+  bool on_host_only = (tpu_op_info(step->op)->flags & TPU_OP_HOST) != 0;
+  bool refused = step->host != NULL && !on_host_only && tpu_status_code(error) == TPU_UNIMPLEMENTED;
   return error == NULL || step->record_count > 1 || refused;
 }
 

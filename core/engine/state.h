@@ -85,7 +85,7 @@ struct tpu_engine_t {
   uint32_t window_limit;  // most records in a window
   int64_t code_limit;     // bytes of compiled programs in memory; 0: no bound
   tpu_partition_options_t partition;
-  const tpu_host_ops_t* host_ops;  // NULL: nothing is interpreted
+  const tpu_host_ops_t* host_ops;  // NULL: nothing runs on the host, and nothing is interpreted
 
   tpu_value_pool_t pool;
   tpui_lane_t* lanes;      // newest first

@@ -10,10 +10,11 @@
 /* A window is interpreted until that has cost about what compiling costs, as far as its structure
  * tells (docs/decisions/013-host-steps.md has the measurements). The unit is the time of a record
  * on few elements. */
-#define ELEMENTS_PER_UNIT 4096   // read or written
+#define ELEMENTS_PER_UNIT 2048   // read or written
 #define PRODUCTS_PER_UNIT 32768  // of matrix products and convolutions
-#define UNITS_TO_COMPILE_A_RECORD 4096
+#define UNITS_TO_COMPILE_A_RECORD 16384
 #define FEWEST_INTERPRETATIONS 3
+#define FEWEST_BEFORE_A_BUILD 2  // they show which numbers vary
 
 struct tpui_build_t {
   tpu_queue_item_t item;
@@ -129,9 +130,10 @@ tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot
   }
   TPU_RETURN_IF_ERROR(tpu_tiers_default(out_interpret));
   *out_interpret = *out_interpret && e->host_ops->allowed();
-  // Half-way it is known which numbers vary, and there is time left to compile.
-  bool begins = plan->build == NULL && plan->variant_count == 0 &&
-                plan->interpretations >= plan->most_interpretations / 2;
+  // After a quarter, so that compiling, which takes as long as all of them, is done by their end.
+  uint32_t before = plan->most_interpretations / 4;
+  if (before < FEWEST_BEFORE_A_BUILD) before = FEWEST_BEFORE_A_BUILD;
+  bool begins = plan->build == NULL && plan->variant_count == 0 && plan->interpretations >= before;
   if (*out_interpret && begins) return begin_build(e, plan, slots, live, external_dead);
   return NULL;
 }

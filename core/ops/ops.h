@@ -46,6 +46,7 @@ typedef enum tpu_op_flag_bits_t {
   TPU_OP_CHECK_INTEGERS = 1u << 12,  // the same where the compute dtype is integral
   TPU_OP_SPARSE = 1u << 13,  // touches few elements of operand 0: costs what it touches, also where
                              // that is a view of something large
+  TPU_OP_HOST = 1u << 14,  // has no lowering: runs as a function of the core's user, in a host step
 } tpu_op_flag_bits_t;
 
 /* How results relate to arguments; part of the signature. */

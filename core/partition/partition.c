@@ -119,6 +119,29 @@ static tpu_status_t make_programs(maker_t* m, const uint32_t* cuts, uint32_t cut
   return NULL;
 }
 
+static bool is_host_only(const maker_t* m, uint32_t place) {
+  tpu_record_t r;
+  tpu_window_record(m->window, m->out->records[place], &r);
+  return (tpu_op_info(r.op)->flags & TPU_OP_HOST) != 0;
+}
+
+/* Also cuts around records that are no part of a program; `cuts` has room for `count`. */
+static uint32_t cut_around_host(const maker_t* m, uint32_t count, uint32_t cut_count,
+                                uint32_t* cuts) {
+  uint32_t added = 0;
+  for (uint32_t i = 1; i < count; ++i) added += is_host_only(m, i) || is_host_only(m, i - 1);
+  if (added == 0) return cut_count;
+  uint32_t next = 0, *old = cuts + (count - cut_count);  // read before it is written over
+  memmove(old, cuts, cut_count * sizeof(*cuts));
+  for (uint32_t i = 0, k = 0; i < count; ++i) {
+    bool is_cut = k < cut_count && old[k] == i;
+    k += is_cut;
+    is_cut |= i > 0 && (is_host_only(m, i) || is_host_only(m, i - 1));
+    if (is_cut) cuts[next++] = i;
+  }
+  return next;
+}
+
 /* Programs of out->records, cut as the options say. `whole`: not at all, unless at every record. */
 static tpu_status_t cut_and_make(maker_t* m, uint32_t count, const tpu_partition_options_t* options,
                                  bool whole) {
@@ -133,6 +156,7 @@ static tpu_status_t cut_and_make(maker_t* m, uint32_t count, const tpu_partition
   } else if (status == NULL) {
     status = tpui_partition_cuts(m->window, m->out->records, count, options, cuts, &cut_count);
   }
+  if (status == NULL) cut_count = cut_around_host(m, count, cut_count, cuts);
   if (status == NULL) {
     status = allocate_arrays(m->window, m->out->records, count, cut_count, m->out);
   }

@@ -8,6 +8,7 @@
  *      repeat, where the fewest bytes cross; the rest is cut by size, again where the fewest bytes
  *      cross. Equal sub-sequences thus become programs with equal text, which compile once.
  *
+ *   Records that have no lowering (TPU_OP_HOST) are programs of their own;
  *   4. numbers in which such programs still differ (places in a sequence) become arguments.
  *
  * Why cut at all: compile time then does not grow with depth, and XLA:CPU fuses long residual

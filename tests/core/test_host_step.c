@@ -155,6 +155,96 @@ TPU_TEST(tiers_run_ops_without_a_host_form_as_programs) {
   close_interpreting(&w);
 }
 
+/* --- records without a lowering --- */
+
+static void* prepare_fallback(const tpu_record_t* record) {
+  return record->op == TPU_OP_FALLBACK ? &runs : NULL;
+}
+
+static const tpu_host_ops_t fallback_ops = {prepare_fallback, allow, run_add};
+
+static tensor_t record_fallback(world_t* w, tensor_t x, tensor_t y) {
+  const tpu_operand_t operands[] = {operand_of(x), operand_of(y)};
+  tensor_t made = {0};
+  TPU_EXPECT_OK(world_try(w, TPU_OP_FALLBACK, TPU_CALL_FUNCTIONAL, 2, operands, &made));
+  return made;
+}
+
+static void run_around_a_fallback(world_t* w) {
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_TIERS, "compiled"));
+  TPU_EXPECT_OK(tpu_engine_set_host_ops(w->engine, &fallback_ops));
+  tensor_t x = world_range(w, 8, 0), sum = world_binary(w, TPU_OP_ADD, x, x);
+  tensor_t made = record_fallback(w, sum, x), twice = world_binary(w, TPU_OP_ADD, made, made);
+  TPU_EXPECT_EQ(world_stats(w).flushes, 0);
+  expect_numbers(w, twice, 0, 6);
+  TPU_EXPECT_EQ(world_stats(w).flushes, 1);
+  TPU_EXPECT_EQ(world_stats(w).launches, 3);
+  TPU_EXPECT_EQ(runs, 1);
+  drop(&x);
+  drop(&sum);
+  drop(&made);
+  drop(&twice);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_TIERS, NULL));
+}
+
+TPU_TEST(fallback_runs_in_its_place_in_the_window) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_FUSED, "4")) return;
+  run_around_a_fallback(&w);
+  TPU_EXPECT_EQ(released, 1);
+  close_interpreting(&w);
+}
+
+TPU_TEST(fallback_copies_where_memory_is_the_devices_own) {
+  world_t w;
+  if (!world_open(&w, TPU_PLATFORM_TPU, TPU_MODE_FUSED)) return;
+  runs = released = in_place = 0;
+  refuse = false;
+  run_around_a_fallback(&w);
+  TPU_EXPECT_EQ(released, 1);
+  TPU_EXPECT_EQ(in_place, 0);
+  world_close(&w);
+}
+
+TPU_TEST(fallback_without_a_function_fails_alone) {
+  world_t w;
+  if (!world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED)) return;
+  tensor_t x = world_range(&w, 8, 0), made = record_fallback(&w, x, x);
+  tensor_t sum = world_binary(&w, TPU_OP_ADD, x, x);
+  TPU_EXPECT_CODE(tpu_engine_flush(w.engine, true), TPU_UNIMPLEMENTED);
+  float out[8];
+  TPU_EXPECT_OK(world_read(&w, sum, out));
+  drop(&x);
+  drop(&made);
+  drop(&sum);
+  world_close(&w);
+}
+
+/* A platform with memory of its own interprets with a program per record, compiled quickly. */
+TPU_TEST(tiers_of_other_platforms_interpret_by_programs_per_record) {
+  world_t w;
+  if (!world_open(&w, TPU_PLATFORM_TPU, TPU_MODE_FUSED)) return;
+  runs = 0;
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_INTERPRETATIONS, "4"));
+  TPU_EXPECT_OK(tpu_engine_set_host_ops(w.engine, &host_ops));
+  tensor_t x = world_range(&w, 8, 0);
+  float out[8];
+  for (int i = 0; i < 6; ++i) {
+    int64_t launches = world_stats(&w).launches;
+    tensor_t product = world_binary(&w, TPU_OP_MUL, x, x);
+    world_update(&w, TPU_OP_ADD, product, x);
+    TPU_EXPECT_OK(world_read(&w, product, out));
+    TPU_EXPECT_EQ(world_stats(&w).launches - launches, i < 4 ? 2 : 1);
+    drop(&product);
+  }
+  TPU_EXPECT_EQ(world_stats(&w).interpretations, 4);
+  TPU_EXPECT_EQ(runs, 0);
+  TPU_EXPECT_EQ(world_compiles(&w), 3);
+  drop(&x);
+  world_close(&w);
+  TPU_EXPECT_OK(tpu_env_override(TPU_ENV_INTERPRETATIONS, NULL));
+}
+
 /* --- failures --- */
 
 TPU_TEST(host_step_that_fails_leaves_tensors_as_they_were) {
