@@ -1,4 +1,4 @@
-"""Small models in plain PyTorch whose first minute bench.py times: each is what users begin with."""
+"""Small models in plain PyTorch whose first minute bench.py times: what users begin with."""
 
 import torch
 from torch import nn

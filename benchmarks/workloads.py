@@ -4,6 +4,7 @@ import sys
 import threading
 from pathlib import Path
 
+import small_models
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -127,6 +128,108 @@ class GptTrainer(Trainer):
     self.steps += 1
     rate = 1e-3 / (1 + 0.01 * self.steps)
     return self.train_step(self.model, self.optimizer, self.batch, rate).item()
+
+
+# --- first contact: what a user does in the first minute, each made for a device ---
+
+FIRST = {}
+
+
+def first(function):
+  """Registers make(device) -> work(), which ends with numbers on the host."""
+  FIRST[function.__name__] = function
+  return function
+
+
+@first
+def gpt(device):
+  return GptTrainer(device).step
+
+
+@first
+def resnet18(device):
+  torch.manual_seed(0)
+  model = small_models.ResNet18().to(device)
+  x, y = torch.randn(4, 3, 32, 32).to(device), torch.randint(10, (4,)).to(device)
+  optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+  return Trainer(model, optimizer, lambda: F.cross_entropy(model(x), y)).step
+
+
+@first
+def unet(device):
+  torch.manual_seed(0)
+  model = small_models.UNet().to(device)
+  x, noise = (torch.randn(2, 3, 16, 16).to(device) for _ in range(2))
+  times = torch.tensor([5, 9]).to(device)
+  optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+  return Trainer(model, optimizer, lambda: F.mse_loss(model(x, times), noise)).step
+
+
+@first
+def llama(device):
+  torch.manual_seed(0)
+  model = small_models.Llama().to(device)
+  ids = torch.randint(256, (2, 17)).to(device)
+
+  def loss():
+    return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+
+  return Trainer(model, torch.optim.AdamW(model.parameters(), lr=1e-3), loss).step
+
+
+def generator(device, length):
+  """Twelve words after a prompt of this length, by a tiny Llama with a cache."""
+  torch.manual_seed(0)
+  model = small_models.Llama().to(device)
+  ids = torch.randint(256, (1, length)).to(device)
+  return lambda: model.generate(ids, 12)
+
+
+@first
+def metrics(device):
+  """Ten metrics of a classifier and of a regression, as evaluation code computes them."""
+  torch.manual_seed(0)
+  scores, labels = torch.randn(64, 5).to(device), torch.randint(5, (64,)).to(device)
+  x, y = torch.randn(64).to(device), torch.randn(64).to(device)
+
+  def work():
+    found = F.one_hot(scores.argmax(1), 5)
+    true = F.one_hot(labels, 5)
+    hits = (found * true).sum(0).float()
+    precision, recall = hits / found.sum(0).clamp(min=1), hits / true.sum(0).clamp(min=1)
+    order = scores[:, 0].sort(descending=True).indices
+    rates = (labels[order] == 0).float().cumsum(0), (labels[order] != 0).float().cumsum(0)
+    results = [
+      (scores.argmax(1) == labels).float().mean(),
+      precision.mean(),
+      recall.mean(),
+      (2 * precision * recall / (precision + recall).clamp(min=1e-9)).mean(),
+      (scores.topk(3).indices == labels[:, None]).any(1).float().mean(),
+      torch.trapezoid(rates[0] / rates[0][-1], rates[1] / rates[1][-1]),
+      (x - y).square().mean(),
+      (x - y).abs().mean(),
+      1 - (x - y).square().sum() / (y - y.mean()).square().sum(),
+      torch.corrcoef(torch.stack([x, y]))[0, 1],
+    ]
+    return [result.item() for result in results]
+
+  return work
+
+
+@first
+def gradcheck(device):
+  torch.manual_seed(0)
+  x = torch.randn(3, 3, dtype=torch.float64).to(device).requires_grad_()
+  return lambda: torch.autograd.gradcheck(lambda x: (x @ x).tanh().sum(1), (x,))
+
+
+@first
+def prints(device):
+  """Ten dtypes."""
+  kinds = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+  tensors = [torch.arange(6).view(2, 3).to(getattr(torch, kind)).to(device) for kind in kinds]
+  tensors.append(torch.tensor([True, False]).to(device))
+  return lambda: [repr(tensor) for tensor in tensors]
 
 
 def next_words(device, words=4096, width=64, batch=512, ignored=-100):

@@ -1,6 +1,6 @@
 // Calls of operations without a lowering, recorded as host steps (op table: FALLBACK): they run in
-// their place in the window, with the host's kernel, and nothing is launched or waited for when they
-// are made.
+// their place in the window, with the host's kernel, and nothing is launched or waited for when
+// they are made.
 #ifndef TPU_SHIM_HOST_CALLS_H_
 #define TPU_SHIM_HOST_CALLS_H_
 
