@@ -213,6 +213,11 @@ def tpu_like_env(**settings):
   } | {f"TPU_LIKE_{name.upper()}": value for name, value in settings.items()}
 
 
+def memory_limit_env(mebibytes):
+  """Environment of a child whose device has so much memory."""
+  return {"TORCH_TPU_MEMORY_LIMIT": f"{mebibytes}M", "TPU_LIKE_HBM_BYTES": mebibytes << 20}
+
+
 def is_tpu_like():
   """True in a process that runs on the TPU-like plugin."""
   return os.environ.get("TORCH_TPU_PJRT_PLUGIN") == str(TPU_LIKE)

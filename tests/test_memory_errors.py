@@ -2,7 +2,7 @@
 
 import pytest
 
-from support import child, has_modes
+from support import child, has_modes, memory_limit_env
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="needs TORCH_TPU_MEMORY_LIMIT")
 
@@ -102,7 +102,7 @@ assert a[0].item() == 3
 @pytest.mark.parametrize("where", ["fused", "strict", "debug"])
 @pytest.mark.parametrize("name", list(CASES))
 def test_out_of_memory(name, where):
-  child(PRELUDE + CASES[name], env={"TORCH_TPU_MEMORY_LIMIT": "64M", "TORCH_TPU_EAGER_MODE": where})
+  child(PRELUDE + CASES[name], env=memory_limit_env(64) | {"TORCH_TPU_EAGER_MODE": where})
 
 
 def test_a_real_shortage_consumes_nothing():
@@ -137,7 +137,7 @@ x = torch.ones(1 << 20, device="tpu"); torch.tpu.synchronize()
 assert torch.tpu.mem_get_info()[0] == free - (4 << 20)
 assert torch.accelerator.get_memory_info()[1] == 64 << 20
 """,
-    env={"TORCH_TPU_MEMORY_LIMIT": "64M"},
+    env=memory_limit_env(64),
   )
 
 
@@ -160,7 +160,7 @@ assert x.tolist() == [2, 2, 2, 2]
 
 @pytest.mark.parametrize("where", ["fused", "strict", "debug"])
 def test_impossible_sizes_are_an_error_not_a_crash(where):
-  done = child(FAKE_FAILURE, env={"TORCH_TPU_EAGER_MODE": where, "TORCH_TPU_MEMORY_LIMIT": "1G"})
+  done = child(FAKE_FAILURE, env=memory_limit_env(1024) | {"TORCH_TPU_EAGER_MODE": where})
   assert "Error" in done.stdout
 
 

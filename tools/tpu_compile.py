@@ -93,8 +93,9 @@ def serve():
     except (RuntimeError, NotImplementedError) as error:
       answer = {"error": str(error)}
     answer["seconds"] = round(time.process_time() - begun, 3)
+    answer["last"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_MEMORY
     print(json.dumps(answer), flush=True)
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_MEMORY:
+    if answer["last"]:
       return
 
 
@@ -141,10 +142,10 @@ class Child:
     self.process.stdin.write((json.dumps([plugin, target, str(path)]) + "\n").encode())
     self.process.stdin.flush()
     line = self.read()
-    if line:
-      return json.loads(line)
-    self.stop()
-    return {"error": DIED if line == "" else f"took more than {SECONDS} CPU s"}
+    answer = json.loads(line) if line else {}
+    if answer.pop("last", True):
+      self.stop()
+    return answer or {"error": DIED if line == "" else f"took more than {SECONDS} CPU s"}
 
 
 # --- results ---

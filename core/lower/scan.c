@@ -100,6 +100,8 @@ void tpui_lower_logcumsumexp(const tpui_lowering_t* op) {
     x = complex_scan(b, x, dim);
   } else if (dim >= 0 && meta->numel > 0) {
     x = running_scan(b, log_add_region(b, x.dtype), x, dim, tpui_lowest(b, x.dtype));
+    // libtpu 0.0.52 ends the process when it weighs fusing this into its consumer, for v6e.
+    x = tpui_barrier(b, x);
   }
   tpui_set_result(op, 0, x);
 }

@@ -46,14 +46,14 @@ static pjrt_error_t* refuse_line(const char* line, size_t size) {
 }
 
 static pjrt_error_t* refuse(const char* text, size_t size) {
-  pjrt_error_t* error = NULL;
-  for (const char *line = text, *end = text + size; line < end && error == NULL;) {
-    const char* next = memchr(line, '\n', (size_t)(end - line));
-    size_t length = (size_t)((next != NULL ? next : end) - line);
-    error = refuse_line(line, length);
-    line += length + 1;
+  for (size_t at = 0; at < size;) {
+    const char* next = memchr(text + at, '\n', size - at);
+    size_t length = next != NULL ? (size_t)(next - text) - at : size - at;
+    pjrt_error_t* error = refuse_line(text + at, length);
+    if (error != NULL) return error;
+    at += length + 1;
   }
-  return error;
+  return NULL;
 }
 
 /* --- programs --- */
