@@ -441,6 +441,48 @@ def compiled_first(quick):
   ]
 
 
+def compiled_calls(quick):
+  import workloads
+
+  ours = workloads.compiled_call("tpu", "tpu")
+  eager = workloads.compiled_call("tpu", "eager")
+  for _ in range(3):
+    ours(), eager()
+  mine, theirs = (s / 200 * 1e6 for s in alternate(7 if quick else 31, ours, eager))
+  return Row(
+    'compiled call of 3 operations; beside it backend="eager" on the device',
+    f"{mine:.1f} us",
+    f"{theirs:.1f} us",
+    f"{mine / theirs:.2f}",
+    "<= 1.0",
+    mine <= theirs,
+  )
+
+
+def compiled_gpt(quick):
+  """Inductor needs a C++ compiler, and about a minute at first."""
+  import workloads
+
+  ours, inductor = workloads.CompiledGpt("tpu"), workloads.CompiledGpt("cpu")
+  rows = []
+  for what in ("forward", "step"):
+    works = [getattr(side, what) for side in (ours, inductor)]
+    for _ in range(3):
+      [work() for work in works]
+    mine, theirs = alternate(5 if quick else 15, *works)
+    rows.append(
+      Row(
+        f"GPT 6x128 under torch.compile, {what}; beside it Inductor on the CPU",
+        f"{mine * 1e3:.0f} ms",
+        f"{theirs * 1e3:.0f} ms",
+        f"{theirs / mine:.2f}x",
+        ">= 1.0x",
+        mine <= theirs,
+      )
+    )
+  return rows
+
+
 def table(rows):
   lines = [
     "| line | TorchTPU | PyTorch CPU eager | ratio | must reach | | peer |",
@@ -505,6 +547,8 @@ def measure(torch, quick, wanted):
     ("index checks, small", lambda: index_checks(torch, 64, 32, quick)),
     ("threads", lambda: serving(torch, 512, 32, 40, quick)),
     ("threads, small", lambda: serving(torch, 64, 4, 400, quick)),
+    ("compiled call", lambda: compiled_calls(quick)),
+    ("compiled gpt", lambda: compiled_gpt(quick)),
     ("compiles", lambda: compiles_after_warmup(torch)),
     ("import", lambda: import_time(quick)),
     ("interpreted", lambda: interpreted_ops(torch, quick)),

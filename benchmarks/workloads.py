@@ -232,6 +232,40 @@ def prints(device):
   return lambda: [repr(tensor) for tensor in tensors]
 
 
+def compiled_call(device, backend, calls=200):
+  """A compiled function of three operations on 8 floats, called again and again."""
+  compiled = torch.compile(lambda a, b: torch.relu(a * b + a), backend=backend)
+  x = torch.ones(8, device=device)
+
+  def run():
+    with torch.no_grad():
+      for _ in range(calls):
+        result = compiled(x, x)
+      synchronize(device)
+    return result
+
+  return run
+
+
+class CompiledGpt(Trainer):
+  """A GPT of 6 layers of 128 under torch.compile: ours on the device, Inductor on the CPU."""
+
+  def __init__(self, device):
+    import train_gpt
+
+    torch.manual_seed(0)
+    config = train_gpt.GPTConfig(layers=6, width=128, context=128, dropout=0.0)
+    model = train_gpt.GPT(config).to(device)
+    super().__init__(torch.compile(model), torch.optim.AdamW(model.parameters(), lr=1e-3), None)
+    ids = torch.randint(256, (4, config.context + 1)).to(device)
+    self.tokens, targets = ids[:, :-1], ids[:, 1:]
+    self.loss = lambda: F.cross_entropy(self.model(self.tokens).flatten(0, 1), targets.flatten())
+
+  def forward(self):
+    with torch.no_grad():
+      return self.model(self.tokens).cpu()
+
+
 def next_words(device, words=4096, width=64, batch=512, ignored=-100):
   """An embedding, a linear layer, cross entropy over the words, SGD: the step with the largest
   share of work by index. Two with other `ignored` do the same in programs of their own."""
