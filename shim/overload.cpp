@@ -1,6 +1,7 @@
 // The plan: what the schema says, once per overload.
 #include "overload.h"
 
+#include <cstring>
 #include <unordered_map>
 
 namespace tpu_shim {
@@ -42,9 +43,11 @@ Overload::Overload(tpu_op_t row, const c10::OperatorHandle& op)
       number_rules_(row, op.schema()),
       overlap_(tpu_op_overlap(row)) {
   const c10::FunctionSchema& schema = op.schema();
+  const std::string aten = schema.name().substr(std::strlen("aten::"));
   size_t written = 0;
   for (const c10::Argument& arg : schema.arguments()) {
     const ArgumentKind kind = argument_kind(row, arg);
+    if (tpu_op_is_image(aten.c_str(), arg.name().c_str())) images_.push_back(kinds_.size());
     kinds_.push_back(kind);
     if (kind <= ArgumentKind::kFloat) last_operand_ = kinds_.size() - 1;
     if (kind == ArgumentKind::kScalar) fits_ = has(TPU_OP_FIT);

@@ -36,6 +36,7 @@ class Overload {
   tpu_dtype_t compute_dtype(const c10::IValue* args) const;
   void check_numbers(const c10::IValue* args) const;
   bool ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const;
+  at::MemoryFormat image_format(const c10::IValue* args, const at::Tensor& result) const;
   void question(const c10::IValue* args, c10::IValue (*convert)(const c10::IValue&),
                 torch::jit::Stack* stack) const;
   void question_with_number(const c10::IValue* args, torch::jit::Stack* stack) const;
@@ -65,7 +66,8 @@ class Overload {
   size_t return_count_ = 0;
   std::optional<c10::OperatorHandle> functional_;  // of an out= overload
   NumberRules number_rules_;
-  bool fits_ = false;  // there are numbers that must fit a dtype
+  std::vector<size_t> images_;  // arguments whose memory format results have
+  bool fits_ = false;           // there are numbers that must fit a dtype
   tpu_overlap_t overlap_;
   bool writes_self_ = false;  // out= has the meaning of in place where it is the first argument
   std::string obstacle_;

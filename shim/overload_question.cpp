@@ -132,6 +132,17 @@ void Overload::refuse(const c10::IValue* args, bool always) const {
   refuse_as_on_cpu(itself ? op_ : question_, args, kinds_.size(), elementwise, always);
 }
 
+// The memory format of a result whose row has rules of that; else that of the result as it is.
+at::MemoryFormat Overload::image_format(const c10::IValue* args, const at::Tensor& result) const {
+  for (const size_t i : images_) {
+    const at::Tensor& image = args[i].toTensor();
+    if (image.dim() != result.dim()) continue;
+    const at::MemoryFormat format = image.suggest_memory_format();
+    if (format != at::MemoryFormat::Contiguous) return format;
+  }
+  return at::MemoryFormat::Preserve;
+}
+
 // False when PyTorch has no meta kernel for the overload.
 bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) const {
   torch::jit::Stack stack;
@@ -145,7 +156,10 @@ bool Overload::ask_pytorch(const c10::IValue* args, Call* call, bool set_metas) 
   }
   refuse(args, tpu_op_probes_floating(row_));
   for (size_t k = 0; set_metas && k < return_count_; ++k) {
-    const at::Tensor& result = stack[k].toTensor();
+    at::Tensor result = stack[k].toTensor();
+    const at::MemoryFormat format = image_format(args, result);
+    if (format != at::MemoryFormat::Preserve)
+      result = at::detail::empty_meta(result.sizes(), result.scalar_type(), format);
     call->set_result_meta(k, result.defined() ? result_meta_of(result) : absent_meta());
   }
   call->compute(compute_dtype(args)).known();

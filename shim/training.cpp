@@ -1,6 +1,7 @@
 // Kernels with a shape of their own: batch norm (updates statistics), convolution's backward, fused
 // optimizer steps (lists of tensors) and the gradient scaler. core/lower says each row's operand
 // order.
+#include <ATen/EmptyTensor.h>
 #include <ATen/OpMathType.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -85,6 +86,16 @@ T3 batch_norm_backward_reserved(const at::Tensor& grad, const at::Tensor& input,
 
 // --- convolution ---
 
+// Gradients lie as the convolution's result does (op_rules.def).
+at::MemoryFormat image_format(const at::Tensor& input, const at::Tensor& weight) {
+  const at::MemoryFormat format = input.suggest_memory_format();
+  return format != at::MemoryFormat::Contiguous ? format : weight.suggest_memory_format();
+}
+
+tpu_meta_id_t image_meta(const at::Tensor& like, at::MemoryFormat format) {
+  return result_meta_of(at::detail::empty_meta(like.sizes(), like.scalar_type(), format));
+}
+
 T3 convolution_backward(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
                         at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                         bool transposed, at::IntArrayRef output_padding, int64_t groups,
@@ -100,8 +111,9 @@ T3 convolution_backward(const at::Tensor& grad, const at::Tensor& input, const a
       .attr(transposed)
       .attr_ints(output_padding);
   call.attr(groups).attr_ints(flags);
-  call.result(mask[0] ? result_meta_of(input) : absent_meta());
-  call.result(mask[1] ? result_meta_of(weight) : absent_meta());
+  const at::MemoryFormat format = image_format(input, weight);
+  call.result(mask[0] ? image_meta(input, format) : absent_meta());
+  call.result(mask[1] ? image_meta(weight, format) : absent_meta());
   call.result(mask[2] ? contiguous_meta({channels}, grad.scalar_type()) : absent_meta());
   call.record();
   return T3(call.take(0), call.take(1), call.take(2));

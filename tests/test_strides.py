@@ -26,8 +26,6 @@ SAMPLES = 8  # of each entry, from all over its list
 EXEMPT = {
   "native_batch_norm": "in evaluation, fake tensors save CUDA's statistics, which nobody reads",
 }
-# Row-major results of images that are not: PyTorch's meta kernels, which we ask, say so.
-ROW_MAJOR_PADS = ("nn.functional.pad.reflect", "nn.functional.pad.replicate")
 
 
 def entries():
@@ -35,7 +33,7 @@ def entries():
   for op in op_db:
     full = op.name + ("." + op.variant_test_name if op.variant_test_name else "")
     if (op.name in tested or full in tested) and torch.float32 in op.dtypes:
-      if full not in EXEMPT and not full.startswith(ROW_MAJOR_PADS):
+      if full not in EXEMPT:
         yield full, op
 
 
@@ -103,3 +101,51 @@ def test_attention_lies_as_fake_tensors_promise(layout, value_size, device):
   assert geometry(attention(*real)[:2]) == geometry(promised[:2])
   through_functional = torch.nn.functional.scaled_dot_product_attention(*real)
   assert geometry(through_functional) == geometry(promised[0])
+
+
+# Name -> sizes of the input, of the weight, groups.
+CONVOLUTIONS = {
+  "plain": ((2, 4, 8, 8), (6, 4, 3, 3), 1),
+  "pointwise": ((2, 4, 8, 8), (6, 4, 1, 1), 1),
+  "grouped": ((2, 4, 8, 8), (6, 2, 3, 3), 2),
+  "depthwise": ((2, 4, 8, 8), (4, 1, 3, 3), 4),
+  "one channel": ((2, 1, 8, 8), (6, 1, 3, 3), 1),
+  "volumes": ((2, 4, 5, 5, 5), (6, 4, 3, 3, 3), 1),
+  "sequences": ((2, 4, 9), (6, 4, 3), 1),
+}
+
+
+def convolution_and_gradients(input, weight, transposed, groups):
+  spatial = input.dim() - 2
+  how = ([1] * spatial, [0] * spatial, [1] * spatial, transposed, [0] * spatial, groups)
+  result = torch.ops.aten.convolution(input, weight, None, *how)
+  grad = torch.ones_like(result, memory_format=torch.contiguous_format)
+  masks = [True, True, False]
+  grads = torch.ops.aten.convolution_backward(grad, input, weight, None, *how, masks)
+  return result, grads[0], grads[1]
+
+
+@pytest.mark.parametrize("last", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_keep_channels_last(name, last, device):
+  """Where the input or the weight is so, as on CUDA and on the CPU."""
+  input_sizes, weight_sizes, groups = CONVOLUTIONS[name]
+  formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+  for transposed in (False, True):
+    sizes = (input_sizes, (input_sizes[1], 5, *weight_sizes[2:]) if transposed else weight_sizes)
+    host = [torch.randn(size) for size in sizes]
+    for i, as_last in enumerate(last):
+      if as_last and host[i].dim() in formats:
+        host[i] = host[i].contiguous(memory_format=formats[host[i].dim()])
+    how = (transposed, 1 if transposed else groups)
+    on_device = [tensor.to(device) for tensor in host]
+    real = convolution_and_gradients(*on_device, *how)
+    with FakeTensorMode() as mode:
+      promised = convolution_and_gradients(*map(mode.from_tensor, on_device), *how)
+    expected = convolution_and_gradients(*host, *how)
+    assert geometry(real) == geometry(promised)
+    if any(last) and name in ("plain", "grouped", "volumes"):
+      for tensor in real:
+        assert tensor.is_contiguous(memory_format=formats[tensor.dim()])
+    for mine, theirs in zip(real, expected, strict=True):
+      torch.testing.assert_close(mine.cpu(), theirs)

@@ -13,6 +13,8 @@
 6. Meta functions of pointwise ops. They import Dynamo when they are called first, to hide from it:
    over a second and 800 modules for the shape of `x + 1`. While nobody has imported it, they run as
    they are.
+7. Fake convolutions. A fake result's strides are those of the library that PyTorch would call, and
+   it knows none for us; ours are those of CUDA: channels_last where the input or the weight is.
 """
 
 import functools
@@ -36,6 +38,7 @@ def apply(torch):
   _leave_dynamo_alone(torch)
   routing.install(torch)
   flex.install()
+  _lay_out_fake_convolutions(torch)
 
 
 def _refusing_device_addresses(export):
@@ -120,3 +123,48 @@ def _until_dynamo(function):
     return function.__dynamo_disable(*args, **kwargs)
 
   return call
+
+
+def _lay_out_fake_convolutions(torch):
+  from torch._subclasses import fake_impls
+
+  aten, table = torch.ops.aten, fake_impls.op_implementations_dict
+  for op in (
+    aten.convolution.default,
+    aten._convolution.default,
+    aten._convolution.deprecated,
+    aten.convolution_backward.default,
+  ):
+    table[op] = _channels_last_where_inputs_are(torch, table[op])
+
+
+def _channels_last_where_inputs_are(torch, fake):
+  @functools.wraps(fake)
+  def convolution(mode, op, *args, **kwargs):
+    result = fake(mode, op, *args, **kwargs)
+    names = [argument.name for argument in op._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    images = given["input"], given["weight"]
+    if images[0].device.type != "tpu":
+      return result
+    flat = images[1].dim() == 3  # computed as images of height 1, of which the input is row-major
+    with mode:
+      formats = map(_format_of, [images[1].unsqueeze(2)] if flat else images)
+      wanted = next((form for form in formats if form is not torch.contiguous_format), None)
+
+      def laid_out(tensor):
+        if tensor is None or tensor.dim() != images[1].dim() or wanted is None:
+          return tensor
+        image = tensor.unsqueeze(2) if flat else tensor
+        image = torch.empty_like(image, memory_format=wanted)  # it has no content
+        return image.squeeze(2) if flat else image
+
+      return tuple(map(laid_out, result)) if isinstance(result, tuple) else laid_out(result)
+
+  return convolution
+
+
+def _format_of(tensor):
+  from torch._prims_common import suggest_memory_format
+
+  return suggest_memory_format(tensor)

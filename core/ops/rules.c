@@ -41,6 +41,20 @@ bool tpu_op_is_data(tpu_op_t op, const char* argument) {
 }
 
 static const struct {
+  const char *aten, *argument;
+} images[] = {
+#define TPU_OP_IMAGE(aten, argument) {aten, argument},
+#include "ops/op_rules.def"
+};
+
+bool tpu_op_is_image(const char* aten, const char* argument) {
+  for (size_t i = 0; i < sizeof(images) / sizeof(images[0]); ++i) {
+    if (strcmp(images[i].aten, aten) == 0 && strcmp(images[i].argument, argument) == 0) return true;
+  }
+  return false;
+}
+
+static const struct {
   tpu_op_t op;
   tpu_range_rule_t rule;
 } ranges[] = {

@@ -16,6 +16,10 @@ const char* tpu_op_question(tpu_op_t op);
 /* True when the integers in this argument (its name in the ATen schema) are operands. */
 bool tpu_op_is_data(tpu_op_t op, const char* argument);
 
+/* True when results of the rank of this argument (its name in the schema of the ATen operation) lie
+ * channels_last where it does. */
+bool tpu_op_is_image(const char* aten, const char* argument);
+
 typedef enum tpu_relation_t {
   TPU_RELATION_BELOW,
   TPU_RELATION_AT_MOST,
