@@ -132,6 +132,10 @@ EXTREMES = {
   "clamp": lambda a, b: a.clamp(-1, 1),
   "clamp min": lambda a, b: a.clamp(min=0),
   "clamp max": lambda a, b: a.clamp(max=0),
+  "clamp zeros": lambda a, b: a.clamp(0, 3),
+  "clamp minus zeros": lambda a, b: a.clamp(-0.0, -0.0),
+  "clamp nan": lambda a, b: a.clamp(min=nan),
+  "hardtanh": lambda a, b: F.hardtanh(a, 0.0, 2.0),
   "clamp crossed": lambda a, b: a.clamp(1, -1),
   "clamp tensors": lambda a, b: a.clamp(b, b + 1),
   "clamp -inf, inf": lambda a, b: a.clamp(-inf, inf),
@@ -288,3 +292,16 @@ def test_float8_numbers_fit_or_are_refused_as_on_the_cpu(mode):
 
   for value in (1000.0, -1000.0, 465.0, inf, 464.0, 448.0, 1.0):
     assert make(value, DEVICE) == make(value, "cpu"), value
+
+
+@pytest.mark.parametrize(
+  "size", [(1, 1, 1), (1, 8, 1024), (8, 1, 1024), (8, 8, 1), (1, 8, 1), (1,)]
+)
+def test_sum_of_what_is_broadcast(size, device):
+  """The CPU plugin read a bad address where a program summed x + y and y had a dimension of size 1
+  in front: XLA makes a broadcast of y to its own sizes of that."""
+  many, few = torch.ones(8, 8, 1024), torch.full(size, 2.0)
+  x, y = many.to(device), few.to(device)
+  for dims in ((0, 1, 2), 0, 1, 2, (1, 2)):
+    for work in (torch.add, torch.mul, torch.maximum):
+      assert torch.equal(work(x, y).sum(dims).cpu(), work(many, few).sum(dims))

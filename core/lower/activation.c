@@ -7,7 +7,8 @@
 
 void tpui_lower_relu(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0);
-  tpui_set_pointwise(op, 0, tpui_binary(op->b, "maximum", x, tpui_like(op->b, x, 0.0)));
+  tpui_hlo_t below = tpui_compare_constant(op->b, "LT", x, 0.0);  // so -0 stays, as on the CPU
+  tpui_set_pointwise(op, 0, tpui_select(op->b, below, tpui_like(op->b, x, 0.0), x));
 }
 
 /* threshold(self, threshold, value) */

@@ -154,6 +154,20 @@ static tpui_hlo_t broadcast_ascending(tpui_builder_t* b, tpui_hlo_t x, int rank,
   return tpui_raw(b, "stablehlo.broadcast_in_dim", 1, &x, attribute, "", x.dtype, rank, sizes);
 }
 
+/* x without the dimensions of size 1 that are to grow, and `dims` without theirs. XLA makes of such
+ * a one a broadcast of x to its own sizes, and its CPU plugin reads a bad address where it fuses
+ * that into a sum. */
+static tpui_hlo_t drop_growing(tpui_builder_t* b, tpui_hlo_t x, const int64_t* sizes, int* dims) {
+  int64_t left[TPUI_MAX_HLO_RANK];
+  int count = 0;
+  for (int i = 0; i < x.rank; ++i) {
+    if (x.sizes[i] == 1 && sizes[dims[i]] != 1) continue;
+    dims[count] = dims[i];
+    left[count++] = x.sizes[i];
+  }
+  return count == x.rank ? x : tpui_reshape(b, x, count, left);
+}
+
 tpui_hlo_t tpui_broadcast_in_dim(tpui_builder_t* b, tpui_hlo_t x, int rank, const int64_t* sizes,
                                  const int* dims) {
   int order[TPUI_MAX_HLO_RANK], sorted[TPUI_MAX_HLO_RANK];
@@ -171,7 +185,8 @@ tpui_hlo_t tpui_broadcast_in_dim(tpui_builder_t* b, tpui_hlo_t x, int rank, cons
   x = tpui_transpose(b, x, order);
   if (!tpui_ok(b)) return tpui_harmless();
   if (whole && equal_sizes(rank, x.sizes, sizes)) return x;
-  return broadcast_ascending(b, x, rank, sizes, sorted);
+  x = drop_growing(b, x, sizes, sorted);
+  return tpui_ok(b) ? broadcast_ascending(b, x, rank, sizes, sorted) : x;
 }
 
 tpui_hlo_t tpui_broadcast_to(tpui_builder_t* b, tpui_hlo_t x, int rank, const int64_t* sizes) {

@@ -337,15 +337,32 @@ void tpui_lower_fmax(const tpui_lowering_t* op) {
   tpui_set_pointwise(op, 0, result);
 }
 
+/* x, or operand k where x is less ("maximum") or greater. A zero stays as it is where the bound is
+ * a number and a zero of the other sign, as in the CPU's kernels. */
+static tpui_hlo_t keep_within(const tpui_lowering_t* op, const char* kind, tpui_hlo_t x, int k) {
+  tpui_builder_t* b = op->b;
+  tpui_hlo_t bound = tpui_math_operand(op, k);
+  if (tpui_operand_meta(op, k) != NULL || !tpu_dtype_is_float(x.dtype)) {
+    return tpui_binary(b, kind, x, bound);
+  }
+  double number = NAN;
+  tpui_hlo_t beyond = tpui_compare(b, strcmp(kind, "maximum") == 0 ? "LT" : "GT", x, bound);
+  if (!tpui_operand_constant(op, k, &number) || isnan(number)) {
+    beyond = tpui_binary(b, "or", beyond, tpui_is_nan(b, bound));
+  }
+  return tpui_select(b, beyond, bound, x);
+}
+
 void tpui_lower_clamp(const tpui_lowering_t* op) {
   tpui_hlo_t x = tpui_math_operand(op, 0);
-  if (tpui_has_operand(op, 1)) {
-    x = tpui_binary(op->b, "maximum", x, tpui_math_operand(op, 1));
-  }
-  if (tpui_has_operand(op, 2)) {
-    x = tpui_binary(op->b, "minimum", x, tpui_math_operand(op, 2));
-  }
+  if (tpui_has_operand(op, 1)) x = keep_within(op, "maximum", x, 1);
+  if (tpui_has_operand(op, 2)) x = keep_within(op, "minimum", x, 2);
   tpui_set_pointwise(op, 0, x);
+}
+
+/* clamp_min, clamp_max; argument: maximum or minimum. */
+void tpui_lower_bound(const tpui_lowering_t* op) {
+  tpui_set_pointwise(op, 0, keep_within(op, op->argument, tpui_math_operand(op, 0), 1));
 }
 
 /* --- comparisons and logic --- */
