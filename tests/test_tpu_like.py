@@ -200,6 +200,14 @@ def test_memory_ends(like):
 
 
 @on_plugin
+def test_full_memory_can_be_read(like):
+  x = torch.arange(1 << 20, dtype=torch.float32).to("tpu")
+  torch.tpu.synchronize()
+  like.hbm_bytes = torch.tpu.memory_allocated()
+  assert x[77_777].item() == 77_777
+
+
+@on_plugin
 def test_products_of_wide_integers():
   """libtpu does not compile them as products."""
   x = torch.arange(-30, 30).reshape(3, 4, 5)

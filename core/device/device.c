@@ -264,6 +264,7 @@ void tpu_device_memory_stats(tpu_device_t* device, tpu_memory_stats_t* out_stats
   // One that has no peak counts nothing.
   if (!ask_memory(device, &args) || !args.peak_bytes_in_use_is_set) return;
   out_stats->bytes_in_use = args.bytes_in_use;
+  if (args.bytes_limit_is_set) out_stats->bytes_limit = args.bytes_limit;
   if (args.peak_bytes_in_use > peak_before) out_stats->bytes_peak = args.peak_bytes_in_use;
   if (out_stats->bytes_peak < args.bytes_in_use) out_stats->bytes_peak = args.bytes_in_use;
 }

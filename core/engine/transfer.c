@@ -26,10 +26,17 @@ static bool is_piece(const tpu_value_t* value, const tpu_operand_t* tensor) {
   return offset + tpu_meta_bytes(view) <= tpu_meta_bytes(base);
 }
 
+/* Where memory is all but full, what is there must still be readable. */
+static bool has_room(const tpu_engine_t* e, int64_t bytes) {
+  tpu_memory_stats_t stats;
+  tpu_device_memory_stats(e->device, &stats);
+  return stats.bytes_limit == 0 || stats.bytes_limit - stats.bytes_in_use > bytes + CUT_FROM_BYTES;
+}
+
 static bool is_cut(const tpu_engine_t* e, const tpu_value_t* value, const tpu_meta_t* view) {
-  int64_t whole = tpu_meta_bytes(tpu_meta_get(value->meta));
+  int64_t whole = tpu_meta_bytes(tpu_meta_get(value->meta)), part = tpu_meta_bytes(view);
   return !tpu_device_platform(e->device)->host_addressable && whole >= CUT_FROM_BYTES &&
-         tpu_meta_bytes(view) <= whole / 2;
+         part <= whole / 2 && has_room(e, part);
 }
 
 /* A contiguous tensor as numbers of the value's own dtype, where it consists of whole ones: a
