@@ -1,10 +1,54 @@
 // Calls whose signature is new: PyTorch says which results they have, or why it refuses them.
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TypeProperties.h>
+#include <ATen/ops/_log_softmax_meta_dispatch.h>
+#include <ATen/ops/_softmax_meta_dispatch.h>
 #include <ATen/ops/_upsample_nearest_exact1d_meta_dispatch.h>
+#include <ATen/ops/add_meta_dispatch.h>
+#include <ATen/ops/addcdiv_meta_dispatch.h>
+#include <ATen/ops/addcmul_meta_dispatch.h>
+#include <ATen/ops/addmm_meta_dispatch.h>
+#include <ATen/ops/argmax_meta_dispatch.h>
+#include <ATen/ops/baddbmm_meta_dispatch.h>
+#include <ATen/ops/bitwise_and_meta_dispatch.h>
+#include <ATen/ops/bitwise_or_meta_dispatch.h>
+#include <ATen/ops/bmm_meta_dispatch.h>
+#include <ATen/ops/cat_meta_dispatch.h>
+#include <ATen/ops/ceil_meta_dispatch.h>
+#include <ATen/ops/clamp_meta_dispatch.h>
+#include <ATen/ops/cos_meta_dispatch.h>
 #include <ATen/ops/cumprod_meta_dispatch.h>
 #include <ATen/ops/cumsum_meta_dispatch.h>
+#include <ATen/ops/div_meta_dispatch.h>
+#include <ATen/ops/eq_meta_dispatch.h>
+#include <ATen/ops/exp_meta_dispatch.h>
+#include <ATen/ops/gather_meta_dispatch.h>
+#include <ATen/ops/ge_meta_dispatch.h>
+#include <ATen/ops/gelu_meta_dispatch.h>
+#include <ATen/ops/gt_meta_dispatch.h>
+#include <ATen/ops/le_meta_dispatch.h>
+#include <ATen/ops/lerp_meta_dispatch.h>
+#include <ATen/ops/lt_meta_dispatch.h>
+#include <ATen/ops/maximum_meta_dispatch.h>
+#include <ATen/ops/mean_meta_dispatch.h>
+#include <ATen/ops/mm_meta_dispatch.h>
+#include <ATen/ops/mul_meta_dispatch.h>
+#include <ATen/ops/ne_meta_dispatch.h>
+#include <ATen/ops/neg_meta_dispatch.h>
+#include <ATen/ops/pow_meta_dispatch.h>
+#include <ATen/ops/rsqrt_meta_dispatch.h>
+#include <ATen/ops/sigmoid_meta_dispatch.h>
+#include <ATen/ops/silu_meta_dispatch.h>
+#include <ATen/ops/sin_meta_dispatch.h>
+#include <ATen/ops/sqrt_meta_dispatch.h>
+#include <ATen/ops/sub_meta_dispatch.h>
+#include <ATen/ops/sum_meta_dispatch.h>
+#include <ATen/ops/tanh_meta_dispatch.h>
+#include <ATen/ops/topk_meta_dispatch.h>
 #include <ATen/ops/upsample_nearest1d_meta_dispatch.h>
+
+#include <string>
+#include <unordered_map>
 
 #include "meta_query.h"
 #include "overload.h"
@@ -14,36 +58,90 @@ namespace tpu_shim {
 
 namespace {
 
-using MetaKernel = void (*)(torch::jit::Stack*);
+using MetaKernel = void (*)(const c10::OperatorHandle&, torch::jit::Stack*);
 
-template <at::Tensor (*kernel)(const at::Tensor&, int64_t, std::optional<at::ScalarType>)>
-void scan(torch::jit::Stack* stack) {
-  run_below_modes([&] {
-    at::Tensor result = kernel((*stack)[0].toTensor(), (*stack)[1].toInt(),
-                               (*stack)[2].toOptional<at::ScalarType>());
-    stack->assign(1, std::move(result));
-  });
+template <auto function>
+void call_structured(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const auto kernel = c10::KernelFunction::makeFromUnboxedRuntimeFunction(function);
+  run_below_modes(
+      [&] { kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), stack); });
 }
 
-template <at::Tensor (*kernel)(const at::Tensor&, at::IntArrayRef, std::optional<double>)>
-void resample(torch::jit::Stack* stack) {
-  run_below_modes([&] {
-    at::Tensor result =
-        kernel((*stack)[0].toTensor(), (*stack)[1].toIntVector(), (*stack)[2].toOptional<double>());
-    stack->assign(1, std::move(result));
-  });
-}
+using OneTensor = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
+using OneNumber = at::Tensor (*)(const at::Tensor&, const at::Scalar&);
+using InPlace = at::Tensor& (*)(at::Tensor&, const at::Tensor&);
+using Mix = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const at::Scalar&);
+using TwoNumbers = at::Tensor (*)(const at::Tensor&, const std::optional<at::Scalar>&,
+                                  const std::optional<at::Scalar>&);
 
-// Where a reference in Python has taken the place of the meta kernel in C++ and cannot do what that
+// Meta kernels in C++ whose place a reference in Python has taken, which takes 10 to 50 times as
+// long: of the operations that programs begin with. And where the reference cannot do what they
 // can: those of scans make a mask of length * length, which overflows at 2**32; those of 1d
 // resampling raise a TypeError for an empty batch.
-MetaKernel structured_meta(const std::string& name) {
-  if (name == "aten::cumsum") return &scan<at::meta::cumsum>;
-  if (name == "aten::cumprod") return &scan<at::meta::cumprod>;
-  if (name == "aten::upsample_nearest1d") return &resample<at::meta::upsample_nearest1d>;
-  if (name == "aten::_upsample_nearest_exact1d")
-    return &resample<at::meta::_upsample_nearest_exact1d>;
-  return nullptr;
+MetaKernel structured_meta(const c10::OperatorHandle& op) {
+#define TPU_META(name) {"aten::" #name, &call_structured<&at::meta::name>}
+#define TPU_META_AS(name, overload, type) \
+  {"aten::" #name "." overload, &call_structured<static_cast<type>(&at::meta::name)>}
+#define TPU_META_OF(name, overload) {"aten::" #name "." overload, &call_structured<&at::meta::name>}
+#define TPU_META_COMPARE(name) \
+  TPU_META_AS(name, "Tensor", OneTensor), TPU_META_AS(name, "Scalar", OneNumber)
+  static const auto* kernels = new std::unordered_map<std::string, MetaKernel>{
+      TPU_META(cumsum),
+      TPU_META(cumprod),
+      TPU_META(upsample_nearest1d),
+      TPU_META(_upsample_nearest_exact1d),
+      TPU_META(cat),
+      TPU_META(mm),
+      TPU_META(bmm),
+      TPU_META(addmm),
+      TPU_META(baddbmm),
+      TPU_META(neg),
+      TPU_META(rsqrt),
+      TPU_META(sqrt),
+      TPU_META(silu),
+      TPU_META(gelu),
+      TPU_META(sigmoid),
+      TPU_META(cos),
+      TPU_META(sin),
+      TPU_META(exp),
+      TPU_META(tanh),
+      TPU_META(maximum),
+      TPU_META(_softmax),
+      TPU_META(_log_softmax),
+      TPU_META(gather),
+      TPU_META(argmax),
+      TPU_META(topk),
+      TPU_META_OF(add, "Tensor"),
+      TPU_META_OF(sub, "Tensor"),
+      TPU_META_OF(mul, "Tensor"),
+      TPU_META_OF(sum, "dim_IntList"),
+      TPU_META_OF(mean, "dim"),
+      TPU_META_AS(div, "Tensor", OneTensor),
+      TPU_META_AS(pow, "Tensor_Tensor", OneTensor),
+      TPU_META_AS(pow, "Tensor_Scalar", OneNumber),
+      TPU_META_COMPARE(eq),
+      TPU_META_COMPARE(ne),
+      TPU_META_COMPARE(lt),
+      TPU_META_COMPARE(le),
+      TPU_META_COMPARE(gt),
+      TPU_META_COMPARE(ge),
+      TPU_META(addcmul),
+      TPU_META(addcdiv),
+      TPU_META(ceil),
+      TPU_META_OF(add_, "Tensor"),
+      TPU_META_OF(sub_, "Tensor"),
+      TPU_META_OF(mul_, "Tensor"),
+      TPU_META_AS(div_, "Tensor", InPlace),
+      TPU_META_AS(lerp, "Scalar", Mix),
+      {"aten::clamp", &call_structured<static_cast<TwoNumbers>(&at::meta::clamp)>},
+      TPU_META_OF(bitwise_and, "Tensor"),
+      TPU_META_OF(bitwise_or, "Tensor")};
+#undef TPU_META_COMPARE
+#undef TPU_META_OF
+#undef TPU_META_AS
+#undef TPU_META
+  const auto found = kernels->find(c10::toString(op.operator_name()));
+  return found == kernels->end() ? nullptr : found->second;
 }
 
 }  // namespace
@@ -91,8 +189,8 @@ void Overload::question(const c10::IValue* args, c10::IValue (*convert)(const c1
     }
   }
   const c10::OperatorHandle& op = functional_.has_value() ? *functional_ : question_;
-  const MetaKernel structured = structured_meta(op.operator_name().name);
-  structured != nullptr ? structured(stack) : call_below_modes(op, stack);
+  const MetaKernel structured = structured_meta(op);
+  structured != nullptr ? structured(op, stack) : call_below_modes(op, stack);
 }
 
 bool Overload::has_cpu_number(const c10::IValue* args) const {
