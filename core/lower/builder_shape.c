@@ -157,9 +157,15 @@ static tpui_hlo_t broadcast_ascending(tpui_builder_t* b, tpui_hlo_t x, int rank,
 /* x without the dimensions of size 1 that are to grow, and `dims` without theirs. XLA makes of such
  * a one a broadcast of x to its own sizes, and its CPU plugin reads a bad address where it fuses
  * that into a sum. */
-static tpui_hlo_t drop_growing(tpui_builder_t* b, tpui_hlo_t x, const int64_t* sizes, int* dims) {
+static tpui_hlo_t drop_growing(tpui_builder_t* b, tpui_hlo_t x, int rank, const int64_t* sizes,
+                               int* dims) {
   int64_t left[TPUI_MAX_HLO_RANK];
   int count = 0;
+  // What is wrong with dimensions is the broadcast's to say.
+  if (x.rank > rank) return x;
+  for (int i = 0; i < x.rank; ++i) {
+    if (dims[i] < 0 || dims[i] >= rank) return x;
+  }
   for (int i = 0; i < x.rank; ++i) {
     if (x.sizes[i] == 1 && sizes[dims[i]] != 1) continue;
     dims[count] = dims[i];
@@ -185,7 +191,7 @@ tpui_hlo_t tpui_broadcast_in_dim(tpui_builder_t* b, tpui_hlo_t x, int rank, cons
   x = tpui_transpose(b, x, order);
   if (!tpui_ok(b)) return tpui_harmless();
   if (whole && equal_sizes(rank, x.sizes, sizes)) return x;
-  x = drop_growing(b, x, sizes, sorted);
+  x = drop_growing(b, x, rank, sizes, sorted);
   return tpui_ok(b) ? broadcast_ascending(b, x, rank, sizes, sorted) : x;
 }
 
