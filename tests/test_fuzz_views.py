@@ -1,6 +1,6 @@
 """Random programs of views, in-place writes and copies against the CPU (see fuzz_views.py).
 
-FUZZ_PROGRAMS sets how many run (600; 2,000 in make test-all), FUZZ_SEED the first seed (0). Seven
+FUZZ_PROGRAMS sets how many run (300; 2,000 in make test-all), FUZZ_SEED the first seed (0). Seven
 of ten run in Fused mode with few value checks, so that long windows are exercised; the others in
 Strict and Debug."""
 
@@ -11,7 +11,7 @@ import pytest
 import fuzz_views
 from support import TEST_ALL, eager_mode, has_modes
 
-PROGRAMS = int(os.environ.get("FUZZ_PROGRAMS", "2000" if TEST_ALL else "600"))
+PROGRAMS = int(os.environ.get("FUZZ_PROGRAMS", "2000" if TEST_ALL else "300"))
 FIRST = int(os.environ.get("FUZZ_SEED", "0"))
 CHUNK = 50
 MODES = ("fused",) * 7 + ("strict",) * 2 + ("debug",)
