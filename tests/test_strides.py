@@ -14,13 +14,13 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.testing._internal.common_methods_invocations import op_db
 
-from support import has_modes
+from support import TEST_ALL, has_modes
 from torch_tpu import _C
 
 TIER = "interpreted"  # about calls, not about programs
 pytestmark = pytest.mark.skipif(not has_modes(), reason="fake tensors promise for devices")
 
-SAMPLES = 8  # of each entry, from all over its list
+SAMPLES = 8 if TEST_ALL else 3  # of each entry, from all over its list
 
 # Where the promise is another device's habit.
 EXEMPT = {
