@@ -17,15 +17,10 @@
 
 namespace tpu_shim {
 
-namespace {
-
-constexpr uint32_t kMaxGraphRecords = 1u << 20;
-constexpr size_t kMaxTemplates = 64;  // per graph; the least recently used goes first
-
 using Template = std::shared_ptr<tpu_template_t>;
 
 // How one result comes about.
-struct Output {
+struct GraphOutput {
   enum Kind { kMade, kView, kObject } kind;
   size_t number;       // kMade: the template's result; kView: the argument it is a view of
   size_t first;        // kMade: the first output over the same storage
@@ -37,16 +32,21 @@ struct Output {
 struct GraphEntry {
   std::vector<uint64_t> words;
   Template made;
-  std::vector<Output> outputs;
+  std::vector<GraphOutput> outputs;
   int64_t drawn = 0;  // blocks that it takes from the generator
   uint64_t last_use = 0;
 };
 
 // A call's signature, and where its tensors stand among the arguments.
-struct Arguments {
+struct GraphArguments {
   Signature signature;
   c10::SmallVector<size_t, 8> tensors;
 };
+
+namespace {
+
+constexpr uint32_t kMaxGraphRecords = 1u << 20;
+constexpr size_t kMaxTemplates = 64;  // per graph; the least recently used goes first
 
 bool add_object(PyObject* object, Signature* signature) {
   if (object == Py_None) return signature->add_none(), true;
@@ -58,7 +58,7 @@ bool add_object(PyObject* object, Signature* signature) {
   return overflow == 0 && (signature->add_int(number), true);
 }
 
-bool read_arguments(PyObject* list, Arguments* arguments) {
+bool read_arguments(PyObject* list, GraphArguments* arguments) {
   Signature& signature = arguments->signature;
   const Py_ssize_t count = PyList_GET_SIZE(list);
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -95,7 +95,7 @@ at::Tensor view_tensor(const at::Tensor& base, const tpu_meta_t* meta, int64_t o
 }
 
 // An argument that the graph hands on is the same tensor.
-at::Tensor view_of_argument(const at::Tensor& argument, const Output& output) {
+at::Tensor view_of_argument(const at::Tensor& argument, const GraphOutput& output) {
   const tpu_meta_t* meta = tpu_meta_get(output.view);
   const bool same = output.distance == 0 &&
                     scalar_type_from(meta->dtype) == argument.scalar_type() &&
@@ -137,14 +137,14 @@ struct Graph::State {
   std::unordered_multimap<uint64_t, GraphEntry> entries;
   uint64_t clock = 0;
   // The capture between begin and end.
-  std::optional<Arguments> captured;
+  std::optional<GraphArguments> captured;
   std::vector<at::Tensor> held;  // its tensors
   tpu_random_state_t random{};
 
   const GraphEntry* find(const Signature& signature);
   void add(GraphEntry entry, uint64_t hash);
   bool describe(PyObject* result, c10::SmallVectorImpl<tpu_operand_t>* made,
-                std::vector<at::Tensor>* kept, Output* output) const;
+                std::vector<at::Tensor>* kept, GraphOutput* output) const;
 };
 
 Graph::Graph() : state_(std::make_unique<State>()) {}
@@ -176,18 +176,18 @@ void Graph::State::add(GraphEntry entry, uint64_t hash) {
 
 PyObject* Graph::run(PyObject* list) {
   if (debug_mode()) Py_RETURN_NONE;  // which runs and checks one op at a time
-  Arguments arguments;
+  GraphArguments arguments;
   if (!read_arguments(list, &arguments)) Py_RETURN_NONE;
   const GraphEntry* entry = state_->find(arguments.signature);
   if (entry == nullptr) Py_RETURN_NONE;
   // Others may drop the entry while the GIL is away.
   const Template made = entry->made;
-  const std::vector<Output> outputs = entry->outputs;
+  const std::vector<GraphOutput> outputs = entry->outputs;
   const int64_t drawn = entry->drawn;
 
   std::vector<at::Tensor> tensors(outputs.size());
   for (size_t k = 0; k < outputs.size(); ++k) {
-    if (outputs[k].kind != Output::kView) continue;
+    if (outputs[k].kind != GraphOutput::kView) continue;
     const size_t place = arguments.tensors[outputs[k].number];
     PyObject* base = PyList_GET_ITEM(list, static_cast<Py_ssize_t>(place));
     tensors[k] = view_of_argument(THPVariable_Unpack(base), outputs[k]);
@@ -203,13 +203,13 @@ PyObject* Graph::run(PyObject* list) {
   });
   PyRef answer(PyList_New(static_cast<Py_ssize_t>(outputs.size())));
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const Output& output = outputs[k];
+    const GraphOutput& output = outputs[k];
     PyObject* object = nullptr;
-    if (output.kind == Output::kObject) {
+    if (output.kind == GraphOutput::kObject) {
       object = output.object->get();
       Py_INCREF(object);
     } else {
-      if (output.kind == Output::kMade) {
+      if (output.kind == GraphOutput::kMade) {
         const tpu_result_t& result = results[output.number];
         const tpu_meta_t* meta = tpu_meta_get(result.meta);
         if (output.first != k) {
@@ -258,12 +258,12 @@ bool Graph::begin(PyObject* list) {
 
 // False for a result that no replay could give.
 bool Graph::State::describe(PyObject* result, c10::SmallVectorImpl<tpu_operand_t>* made,
-                            std::vector<at::Tensor>* kept, Output* output) const {
+                            std::vector<at::Tensor>* kept, GraphOutput* output) const {
   if (!THPVariable_Check(result)) {
     Signature plain;
     if (!add_object(result, &plain)) return false;
     Py_INCREF(result);
-    output->kind = Output::kObject;
+    output->kind = GraphOutput::kObject;
     output->object = std::make_shared<PyRef>(result);
     return true;
   }
@@ -274,14 +274,14 @@ bool Graph::State::describe(PyObject* result, c10::SmallVectorImpl<tpu_operand_t
   const auto& inputs = captured->signature.inputs;
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (inputs[k].storage != operand.storage) continue;
-    output->kind = Output::kView;
+    output->kind = GraphOutput::kView;
     output->number = k;
     output->view = operand.view;
     output->distance = operand.offset * static_cast<int64_t>(tensor.itemsize()) -
                        inputs[k].offset * static_cast<int64_t>(held[k].itemsize());
     return true;
   }
-  output->kind = Output::kMade;
+  output->kind = GraphOutput::kMade;
   output->number = made->size();
   made->push_back(operand);
   kept->push_back(tensor);
@@ -298,14 +298,15 @@ std::string Graph::end(PyObject* list) {
   std::vector<at::Tensor> kept;
   bool describable = true;
   for (size_t k = 0; k < count && describable; ++k) {
-    Output& output = entry.outputs.emplace_back();
+    GraphOutput& output = entry.outputs.emplace_back();
     output.first = k;
     PyObject* result = PySequence_Fast_GET_ITEM(results.get(), static_cast<Py_ssize_t>(k));
     describable = s.describe(result, &operands, &kept, &output);
-    if (!describable || output.kind != Output::kMade) continue;
+    if (!describable || output.kind != GraphOutput::kMade) continue;
     for (size_t j = k; j-- > 0;) {
-      const Output& other = entry.outputs[j];
-      if (other.kind == Output::kMade && operands[other.number].storage == operands.back().storage)
+      const GraphOutput& other = entry.outputs[j];
+      if (other.kind == GraphOutput::kMade &&
+          operands[other.number].storage == operands.back().storage)
         output.first = j;
     }
   }
