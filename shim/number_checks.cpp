@@ -130,7 +130,9 @@ c10::IValue NumberRules::bound_of(const Rule& rule, const c10::IValue* args) {
   if (!rule.is_size) return argument;
   const at::Tensor& self = args[0].toTensor();
   const int64_t dim = at::maybe_wrap_dim(argument.toInt(), self.dim());
-  return self.dim() > 0 ? self.size(dim) : 1;
+  if (self.dim() == 0) return 1;
+  // An empty dimension is refused with a text of its own, by the meta function.
+  return self.size(dim) > 0 ? c10::IValue(self.size(dim)) : c10::IValue();
 }
 
 // Infinite and negative norms have no value where there is nothing to choose from.

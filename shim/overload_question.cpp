@@ -24,7 +24,6 @@
 #include <ATen/ops/exp_meta_dispatch.h>
 #include <ATen/ops/gather_meta_dispatch.h>
 #include <ATen/ops/ge_meta_dispatch.h>
-#include <ATen/ops/gelu_meta_dispatch.h>
 #include <ATen/ops/gt_meta_dispatch.h>
 #include <ATen/ops/le_meta_dispatch.h>
 #include <ATen/ops/lerp_meta_dispatch.h>
@@ -99,7 +98,6 @@ MetaKernel structured_meta(const c10::OperatorHandle& op) {
       TPU_META(rsqrt),
       TPU_META(sqrt),
       TPU_META(silu),
-      TPU_META(gelu),
       TPU_META(sigmoid),
       TPU_META(cos),
       TPU_META(sin),

@@ -115,6 +115,12 @@ def tensors_in(value):
   return found
 
 
+def child_environment():
+  """This process's environment, with the tests' own modules to import."""
+  paths = [str(TESTS), os.environ.get("PYTHONPATH")]
+  return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 # Environment variables that are read when they are first needed: changing them needs no new import.
 READ_LATE = ("TORCH_TPU_", "TPU_", "TF_CPP_")
 
@@ -130,6 +136,7 @@ class Prepared:
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       text=True,
+      env=child_environment(),
       cwd=ROOT,
     )
 
@@ -170,8 +177,7 @@ def child(code_or_path, *args, env=None, check=True, timeout=300, fresh=False):
   with its stderr. A None in `env` removes that variable. The child is a fork of a process that has
   imported torch, except with `fresh` or when `env` has what is read during that import.
   """
-  full = dict(os.environ)
-  full["PYTHONPATH"] = os.pathsep.join([str(TESTS)] + [p for p in [full.get("PYTHONPATH")] if p])
+  full = child_environment()
   for key, value in (env or {}).items():
     if value is None:
       full.pop(key, None)
