@@ -31,7 +31,6 @@ constexpr size_t kMaxSignatures = 512;  // per overload; the least recently used
 constexpr uint32_t kMaxRecords = 2000;  // longer ones would compile for minutes
 constexpr int kMaxRefusals = 16;        // signatures that may be tried in vain before any succeeded
 
-using Template = std::shared_ptr<tpu_template_t>;
 using Results = c10::SmallVector<at::Tensor, 4>;
 
 // --- what is known per overload ---

@@ -17,6 +17,7 @@
 #include "runtime.h"
 #include "stacks.h"
 #include "storage.h"
+#include "with_tensors.h"
 
 namespace tpu_shim {
 
@@ -59,24 +60,6 @@ bool only_reads(const c10::FunctionSchema& schema) {
     if (argument.alias_info() != nullptr && !out) return false;
   }
   return true;
-}
-
-// The value with each tensor of it replaced by change(tensor).
-template <class Change>
-c10::IValue with_tensors(const c10::IValue& value, const Change& change) {
-  if (value.isTensor()) return value.toTensor().defined() ? change(value.toTensor()) : value;
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(change(tensor));
-    return list;
-  }
-  if (!value.isOptionalTensorList()) return value;
-  c10::List<std::optional<at::Tensor>> list;
-  for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-    const bool given = tensor.has_value() && tensor->defined();
-    list.push_back(given ? std::optional<at::Tensor>(change(*tensor)) : std::nullopt);
-  }
-  return list;
 }
 
 struct OutArgument {

@@ -17,8 +17,6 @@
 
 namespace tpu_shim {
 
-using Template = std::shared_ptr<tpu_template_t>;
-
 // How one result comes about.
 struct GraphOutput {
   enum Kind { kMade, kView, kObject } kind;

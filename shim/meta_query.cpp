@@ -2,7 +2,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/core/List.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/PythonDispatcherTLS.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "storage.h"
+#include "with_tensors.h"
 
 namespace tpu_shim {
 
@@ -67,22 +67,9 @@ using Convert = at::Tensor (*)(const at::Tensor&);
 
 // The value with every tensor inside converted, and the tpu device replaced.
 c10::IValue convert(const c10::IValue& value, Convert tensor, c10::DeviceType device) {
-  if (value.isTensor()) return tensor(value.toTensor());
-  if (value.isTensorList()) {
-    std::vector<at::Tensor> list;
-    for (const at::Tensor& t : value.toTensorVector()) list.push_back(tensor(t));
-    return c10::IValue(list);
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& t : value.toOptionalTensorVector()) {
-      list.push_back(t.has_value() ? std::optional<at::Tensor>(tensor(*t)) : std::nullopt);
-    }
-    return list;
-  }
   if (value.isDevice() && value.toDevice().type() == kTpu) return c10::Device(device);
   if (value.isGenerator()) return {};
-  return value;
+  return with_tensors(value, tensor);
 }
 
 constexpr int64_t kMaxTwinBytes = int64_t{256} << 20;

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "argument_kind.h"
+
 namespace tpu_shim {
 
 namespace {
@@ -20,9 +22,7 @@ int argument_index(const c10::FunctionSchema& schema, const std::string& name) {
 }
 
 bool is_number(const c10::Argument& argument) {
-  c10::TypePtr type = argument.real_type();
-  if (auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-  const c10::TypeKind kind = type->kind();
+  const c10::TypeKind kind = strip_optional(argument.real_type())->kind();
   return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::FloatType ||
          kind == c10::TypeKind::IntType || kind == c10::TypeKind::SymIntType;
 }

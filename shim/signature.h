@@ -6,11 +6,15 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include <memory>
 #include <unordered_map>
 
 #include "runtime.h"
 
 namespace tpu_shim {
+
+// What a capture made, and replays.
+using Template = std::shared_ptr<tpu_template_t>;
 
 // Words that are equal for calls that record the same, and the tensors that they compute with.
 struct Signature {
