@@ -138,7 +138,7 @@ at::Tensor to_copy(const at::Tensor& self, std::optional<at::ScalarType> dtype,
                    std::optional<at::MemoryFormat> memory_format) {
   const bool stays = is_tpu(self) && (!device.has_value() || device->type() == kTpu) &&
                      layout.value_or(c10::kStrided) == c10::kStrided && !pin_memory.value_or(false);
-  if (stays && device.has_value()) checked_device_index(device->index());
+  if (stays && device.has_value()) bind_device(device->index());
   if (stays && !is_lazy(self)) {
     const tpu_meta_id_t meta = copy_meta(self, dtype.value_or(self.scalar_type()), memory_format);
     if (meta != 0) return converted(self, meta);

@@ -18,6 +18,7 @@
 #include "adapter.h"
 #include "base/log.h"
 #include "debug_checks.h"
+#include "hooks.h"
 #include "meta_query.h"
 #include "python_values.h"
 #include "record.h"
@@ -227,7 +228,7 @@ void Decomposition::own_results(const Signature& signature, Results* results) co
   for (const tpu_operand_t& input : signature.inputs) taken.push_back(input.storage);
   for (at::Tensor& result : *results) {
     if (!result.defined()) continue;
-    if (!is_tpu(result)) result = result.to(c10::Device(kTpu, 0));
+    if (!is_tpu(result)) result = result.to(c10::Device(kTpu, current_device()));
     const bool whole = result.storage_offset() == 0 && result.is_non_overlapping_and_dense() &&
                        result.nbytes() == result.storage().nbytes() && !result.is_conj() &&
                        !result.is_neg();

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "hooks.h"
+
 namespace tpu_shim {
 
 namespace {
@@ -59,7 +61,10 @@ at::Generator new_generator(c10::DeviceIndex index) {
 }
 
 const at::Generator& default_generator() {
-  static const at::Generator* generator = new at::Generator(new_generator(0));
+  const c10::DeviceIndex index = current_device();
+  static const at::Generator* generator = new at::Generator(new_generator(index));
+  auto* impl = static_cast<GeneratorImpl*>(generator->unsafeGetGeneratorImpl());
+  if (C10_UNLIKELY(impl->device().index() != index)) impl->set_device_index(index);
   return *generator;
 }
 

@@ -16,6 +16,8 @@ namespace tpu_shim {
 
 struct GeneratorImpl final : c10::GeneratorImpl {
   explicit GeneratorImpl(c10::DeviceIndex index);
+  // The default generator may be older than the device's index.
+  void set_device_index(c10::DeviceIndex index) { device_ = c10::Device(kTpu, index); }
 
   void set_current_seed(uint64_t seed) override;
   void set_offset(uint64_t offset) override;

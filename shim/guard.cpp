@@ -18,7 +18,6 @@ namespace tpu_shim {
 
 namespace {
 
-thread_local c10::DeviceIndex t_device = 0;
 thread_local c10::StreamId t_stream = 0;
 
 struct Event {
@@ -44,11 +43,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     setDevice(device);
     return old;
   }
-  c10::Device getDevice() const override { return c10::Device(kTpu, t_device); }
-  void setDevice(c10::Device device) const override { set_current_device(device.index()); }
-  void uncheckedSetDevice(c10::Device device) const noexcept override {
-    // Core passes -1 for "the current one"; it must never be stored.
-    if (device.index() >= 0 && device.index() < device_count()) t_device = device.index();
+  c10::Device getDevice() const override { return c10::Device(kTpu, current_device()); }
+  void setDevice(c10::Device device) const override {
+    if (device.index() >= 0) bind_device(device.index());
+  }
+  void uncheckedSetDevice(c10::Device /*device*/) const noexcept override {
+    // PyTorch passes the index back that it had before: nothing to do, and nothing to bind.
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
@@ -129,7 +129,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
  private:
   static c10::Stream stream(c10::Device device, c10::StreamId id) {
-    const c10::Device checked(kTpu, checked_device_index(device.index()));
+    const c10::Device checked(kTpu, bind_device(device.index()));
     return c10::Stream(c10::Stream::UNSAFE, checked, id);
   }
 };
@@ -137,25 +137,5 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 }  // namespace
-
-c10::DeviceIndex device_count() noexcept {
-  try {
-    return has_device() ? 1 : 0;
-  } catch (...) {
-    return 0;  // callers may not see exceptions; the first real use raises the reason
-  }
-}
-
-c10::DeviceIndex current_device() { return t_device; }
-
-c10::DeviceIndex checked_device_index(c10::DeviceIndex index) {
-  if (index < 0) return t_device;
-  // Index 0 passes without a plugin too: the first use of the device says what is missing.
-  TORCH_CHECK(index == 0 || index < device_count(), "invalid tpu device index ",
-              static_cast<int>(index), ": this process has one device, tpu:0");
-  return index;
-}
-
-void set_current_device(c10::DeviceIndex index) { t_device = checked_device_index(index); }
 
 }  // namespace tpu_shim

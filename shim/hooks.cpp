@@ -18,10 +18,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void init() const override { engine(); }
   c10::DeviceIndex deviceCount() const override { return device_count(); }
   c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
-  void setCurrentDevice(c10::DeviceIndex index) const override { set_current_device(index); }
+  void setCurrentDevice(c10::DeviceIndex index) const override { bind_device(index); }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
     const c10::DeviceIndex old = current_device();
-    set_current_device(index);
+    bind_device(index);
     return old;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
@@ -32,7 +32,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return default_generator();
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return new_generator(checked_device_index(index));
+    return new_generator(bind_device(index));
   }
   at::Device getDeviceFromPtr(void*) const override { return c10::Device(kTpu, current_device()); }
   bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }

@@ -55,9 +55,9 @@ void parse(PyObject* args, const char* format, ...) {
 PyObject* py_set_plugin(PyObject* args) {
   const char* path = nullptr;
   const char* platform = "cpu";
-  int has_tpu = 0;
-  parse(args, "s|sp", &path, &platform, &has_tpu);
-  set_plugin(path, platform, has_tpu != 0);
+  int chips = 0;
+  parse(args, "s|si", &path, &platform, &chips);
+  set_plugin(path, platform, chips);
   Py_RETURN_NONE;
 }
 PyObject* py_plugin(PyObject*) {
@@ -68,6 +68,20 @@ PyObject* py_plugin(PyObject*) {
 void py_init() { engine(); }
 PyObject* py_is_initialized(PyObject*) { return PyBool_FromLong(engine_started()); }
 PyObject* py_device_count(PyObject*) { return PyLong_FromLong(device_count()); }
+PyObject* py_current_device(PyObject*) { return PyLong_FromLong(current_device()); }
+c10::DeviceIndex index_argument(PyObject* args) {
+  int index = -1;
+  parse(args, "|i", &index);
+  TORCH_CHECK_VALUE(index >= -1 && index <= std::numeric_limits<c10::DeviceIndex>::max(),
+                    "invalid tpu device index ", index);
+  return static_cast<c10::DeviceIndex>(index);
+}
+PyObject* py_checked_device(PyObject* args) {
+  return PyLong_FromLong(checked_device_index(index_argument(args)));
+}
+PyObject* py_bind_device(PyObject* args) {
+  return PyLong_FromLong(bind_device(index_argument(args)));
+}
 tpu_device_t* device() { return tpu_engine_device(engine()); }
 PyObject* py_device_name(PyObject*) { return text_or_none(tpu_device_name(device())); }
 PyObject* py_platform_name(PyObject*) { return text_or_none(tpu_device_platform(device())->name); }
@@ -296,9 +310,7 @@ void py_clear_cache() {
 // --- tables ---
 
 PyObject* py_default_generator(PyObject* args) {
-  int index = 0;
-  parse(args, "|i", &index);
-  TORCH_CHECK(index <= 0, "invalid tpu device index ", index);
+  checked_device_index(index_argument(args));
   return THPGenerator_Wrap(default_generator());
 }
 PyObject* env_value(tpu_env_t id) {

@@ -65,7 +65,7 @@ void Call::other_tensor(const at::Tensor& tensor, tpu_operand_t* out) {
 void Call::complex_number(const at::Scalar& value, bool wrapped) {
   at::Tensor host = at::empty({}, at::TensorOptions(at::kComplexDouble).device(at::kCPU));
   *static_cast<c10::complex<double>*>(host.mutable_data_ptr()) = value.toComplexDouble();
-  kept_.push_back(host.to(c10::Device(kTpu, 0)));
+  kept_.push_back(host.to(c10::Device(kTpu, current_device())));
   complex_numbers_ =
       complex_numbers_ * 64 + static_cast<int64_t>(operands_.size()) * 2 + (wrapped ? 1 : 0);
   tensor_operand(kept_.back(), &operands_.back());

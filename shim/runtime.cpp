@@ -3,10 +3,12 @@
 #include <pthread.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 
+#include "hooks.h"
 #include "host_ops.h"
 #include "python_values.h"
 
@@ -19,7 +21,7 @@ namespace {
 std::mutex g_mutex;
 std::string g_plugin_path;
 std::string g_plugin_platform = "cpu";
-std::atomic<bool> g_has_tpu{false};  // a chip is on this machine's bus
+std::atomic<int> g_chips{0};  // TPUs on this machine's bus
 std::atomic<bool> g_bad_fork{false};
 // Mode asked for before the engine exists; -1: the environment decides.
 std::atomic<int> g_early_mode{-1};
@@ -53,14 +55,14 @@ tpu_platform_kind_t platform_kind(const std::string& name) {
   return TPU_PLATFORM_CPU;
 }
 
-void set_plugin(std::string path, std::string platform, bool has_tpu) {
+void set_plugin(std::string path, std::string platform, int chips) {
   std::lock_guard<std::mutex> lock(g_mutex);
   TORCH_CHECK(g_engine.load() == nullptr, "the tpu device is already running with plugin '",
               g_plugin_path, "'; choose the plugin before the first use of the device");
   platform_kind(platform);
   g_plugin_path = std::move(path);
   g_plugin_platform = std::move(platform);
-  g_has_tpu = has_tpu;
+  g_chips = chips;
 }
 
 bool get_plugin(std::string* path, std::string* platform) {
@@ -73,12 +75,13 @@ bool get_plugin(std::string* path, std::string* platform) {
   return !path->empty();
 }
 
-bool has_device() {
+int visible_chips() {
   std::string path, platform;
-  if (!get_plugin(&path, &platform)) return false;
+  if (!get_plugin(&path, &platform)) return 0;
   // Other plugins for the platform may find their device elsewhere.
   const bool is_libtpu = path.substr(path.rfind('/') + 1) == "libtpu.so";
-  return g_has_tpu.load() || !(is_libtpu && platform == "tpu");
+  const int chips = platform == "tpu" ? g_chips.load() : 0;
+  return is_libtpu && platform == "tpu" ? chips : std::max(chips, 1);
 }
 
 tpu_engine_t* start_engine() {
@@ -98,7 +101,8 @@ tpu_engine_t* start_engine() {
   options.platform = platform_kind(platform);
   options.threads = thread_count();
   options.memory_limit = tpu_env_int(TPU_ENV_MEMORY_LIMIT);
-  options.no_chip = options.platform == TPU_PLATFORM_TPU && !g_has_tpu.load();
+  options.no_chip = options.platform == TPU_PLATFORM_TPU && g_chips.load() == 0;
+  options.index = current_device();
   tpu_engine_t* made = nullptr;
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
   tpu_engine_set_stop(made, python_interrupts);

@@ -31,11 +31,13 @@ inline bool engine_started() { return g_engine.load(std::memory_order_acquire) !
 // "cpu", "tpu" or "cuda"; throws for other words.
 tpu_platform_kind_t platform_kind(const std::string& name);
 // The plugin that start_engine loads when the environment names none. RuntimeError once started.
-void set_plugin(std::string path, std::string platform, bool has_tpu);
+// `chips`: TPUs on this machine's bus.
+void set_plugin(std::string path, std::string platform, int chips);
 // False when neither the environment nor set_plugin names one.
 bool get_plugin(std::string* path, std::string* platform);
-// Whether there is a plugin, and for libtpu a TPU. Starts nothing.
-bool has_device();
+// Devices that the plugin will find, as far as can be told without starting it: the machine's TPUs
+// for libtpu, else 1; 0 without a plugin.
+int visible_chips();
 
 // True in a forked child of a process that had an engine: its threads and device are gone.
 bool in_bad_fork();

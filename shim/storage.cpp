@@ -146,7 +146,8 @@ void release_storage(void* context) {
 }
 
 c10::DataPtr make_data_ptr(tpu_storage_t* storage) {
-  return {tpu_storage_address(storage), storage, &release_storage, c10::Device(kTpu, 0)};
+  return {tpu_storage_address(storage), storage, &release_storage,
+          c10::Device(kTpu, bind_device(-1))};
 }
 
 at::Tensor wrap_storage(tpu_storage_t* storage, const tpu_meta_t* meta) {
@@ -225,6 +226,10 @@ void throw_device_mismatch(c10::Device other, c10::Device first) {
               "Expected all tensors to be on the same device, but found at least two devices, ",
               first, " and ", other, "!");
   throw std::runtime_error("device mismatch");
+}
+
+void throw_device_mismatch(c10::Device other) {
+  throw_device_mismatch(other, c10::Device(kTpu, current_device()));
 }
 
 void resize_storage(c10::StorageImpl* impl, int64_t nbytes) {

@@ -114,7 +114,8 @@ bool cpu_scalar_operand(const at::Tensor& tensor, tpu_operand_t* out);
 inline bool is_cpu_scalar(const at::Tensor& tensor) {
   return tensor.device().type() == c10::DeviceType::CPU && tensor.dim() == 0;
 }
-[[noreturn]] void throw_device_mismatch(c10::Device other, c10::Device first = {kTpu, 0});
+[[noreturn]] void throw_device_mismatch(c10::Device other, c10::Device first);
+[[noreturn]] void throw_device_mismatch(c10::Device other);  // than this process's
 
 // Grows or shrinks the bytes behind a StorageImpl; its address may change.
 void resize_storage(c10::StorageImpl* impl, int64_t nbytes);

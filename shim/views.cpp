@@ -28,7 +28,7 @@ void check_options(c10::ScalarType dtype, std::optional<at::Layout> layout,
               "the tpu device has only strided tensors, not layout ",
               c10::layout_or_default(layout));
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
-  if (device.has_value()) checked_device_index(device->index());
+  if (device.has_value()) bind_device(device->index());
   checked_dtype(dtype);
 }
 

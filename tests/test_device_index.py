@@ -1,12 +1,12 @@
-"""Every argument that names a device refuses one that does not exist: nothing runs on another
-device than the one that was asked for."""
+"""A process has one device, whose index is bound once. Every argument that names a device refuses
+one that does not exist; below the count, another index is another name of the same device."""
 
 import io
 
 import pytest
 import torch
 
-from support import DEVICE, has_modes
+from support import DEVICE, child_json, has_modes
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="about the tpu device")
 ACCELERATOR = torch.accelerator
@@ -84,7 +84,7 @@ def test_missing_device_is_refused(name):
   x = torch.ones(3, device=DEVICE)
   with pytest.raises((RuntimeError, ValueError), match=REFUSAL):
     CASES[name](x)
-  assert torch.accelerator.current_device_index() == 0
+  assert torch.accelerator.current_device_index() == x.device.index
 
 
 def test_index_zero_and_none_are_the_device():
@@ -93,3 +93,81 @@ def test_index_zero_and_none_are_the_device():
     assert x.to(device) is x
   assert torch.Generator("tpu").device == torch.Generator("tpu:0").device == torch.device("tpu:0")
   assert torch.zeros(2, device="tpu:0").device == x.device
+
+
+# What a script of rank 1 does, each as the first use of the device in a process.
+FIRST_USES = {
+  "set_device": "torch.tpu.set_device(1)",
+  "set_device of a device": "torch.tpu.set_device(torch.device('tpu:1'))",
+  "accelerator": "torch.accelerator.set_device_index(1)",
+  "factory": "torch.zeros(2, device='tpu:1')",
+  "to": "torch.zeros(2).to('tpu:1')",
+  "to int": "torch.zeros(2).to(1)",
+  "generator": "torch.Generator(device='tpu:1')",
+  "stream": "torch.tpu.Stream(device=1)",
+  "context": "torch.tpu.device(1).__enter__()",
+  "launcher": "os.environ['LOCAL_RANK'] = '1'",
+}
+SCRIPT = """
+import io, json, os
+import torch
+torch.manual_seed(5)
+counts = [torch.tpu.device_count()]
+for index in range(torch.tpu.device_count()): torch.tpu.memory_allocated(index)  # asks, uses none
+FIRST
+x = torch.ones(3, device="tpu")
+file = io.BytesIO()
+torch.save(x, file)
+def load(where):
+  file.seek(0)
+  return torch.load(file, map_location=where)
+model = torch.nn.Linear(3, 2).to("tpu:1")
+seen = [x, x + 1, x.to("tpu:0"), x.cpu().to(0), torch.zeros(2, device="tpu:0"), load("tpu:1"),
+        load("tpu:0"), load("tpu"), model(x), torch.randn(2, device="tpu:1"),
+        torch.rand(2, generator=torch.Generator("tpu:1"), device="tpu"), x[None].expand(2, 3)]
+torch.tpu.set_rng_state(torch.tpu.get_rng_state(1), 1)
+torch.tpu.set_device(0)  # another name
+def refused(use):
+  try: use()
+  except (RuntimeError, ValueError) as error: return "invalid tpu device index" in str(error)
+print(json.dumps({
+  "devices": sorted({str(t.device) for t in seen}),
+  "generator": str(torch.tpu.default_generators[1].device),
+  "stream": str(torch.tpu.Stream(device=0).device), "current": torch.tpu.current_device(),
+  "accelerator": torch.accelerator.current_device_index(), "count": torch.tpu.device_count(),
+  "same": x.to("tpu:1") is x, "sum": (x + torch.ones(3, device="tpu:0")).sum().item(),
+  "refused": [refused(lambda: torch.zeros(1, device="tpu:2")), refused(lambda: x.to(7))]}))
+"""
+
+
+@pytest.mark.parametrize("name", list(FIRST_USES))
+def test_the_first_use_binds_the_index(name):
+  assert child_json(SCRIPT.replace("FIRST", FIRST_USES[name])) == {
+    "devices": ["tpu:1"],
+    "generator": "tpu:1",
+    "stream": "tpu:1",
+    "current": 1,
+    "accelerator": 1,
+    "count": 2,
+    "same": True,
+    "sum": 6.0,
+    "refused": [True, True],
+  }
+
+
+def test_a_launcher_says_the_count_and_the_index():
+  code = """
+import json, torch
+count = [torch.tpu.device_count(), torch.tpu.current_device()]
+print(json.dumps([count, str(torch.ones(1, device="tpu").device), torch.tpu.device_count()]))
+"""
+  assert child_json(code, env={"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}) == [
+    [4, 2],
+    "tpu:2",
+    4,
+  ]
+  assert child_json(code, env={"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": ""}) == [
+    [1, 0],
+    "tpu:0",
+    1,
+  ]

@@ -147,16 +147,16 @@ def pci_device(root, name, vendor, device):
 def test_tpu_hardware_is_found_by_its_pci_ids(tmp_path):
   pci_device(tmp_path, "0000:00:01.0", "0x8086", "0x0063")
   pci_device(tmp_path, "0000:00:02.0", "0x1ae0", "0x0042")  # a Google network card
-  assert not _discovery.has_tpu_hardware(tmp_path)
+  assert not _discovery.count_tpu_hardware(tmp_path)
   for name in ("0x0027", "0x006f"):  # v3, v6e
     pci_device(tmp_path / name, "0000:00:03.0", "0x1ae0", name)
-    assert _discovery.has_tpu_hardware(tmp_path / name)
+    assert _discovery.count_tpu_hardware(tmp_path / name) == 1
 
 
 def test_discovery_order(monkeypatch):
   for name in ("TORCH_TPU_PJRT_PLUGIN", "TORCH_TPU_PLATFORM"):
     monkeypatch.delenv(name, raising=False)
-  monkeypatch.setattr(_discovery, "has_tpu_hardware", lambda: True)
+  monkeypatch.setattr(_discovery, "count_tpu_hardware", lambda: 1)
   monkeypatch.setattr(_discovery, "locate", lambda platform: f"/site/{platform}.so")
   assert _discovery.find_plugin() == ("/site/tpu.so", "tpu")
   monkeypatch.setenv("TORCH_TPU_PLATFORM", "cpu")

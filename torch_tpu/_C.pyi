@@ -7,10 +7,10 @@ import torch
 
 __version__: str
 
-def set_plugin(path: str, platform: str = "cpu", has_tpu: bool = False, /) -> None:
+def set_plugin(path: str, platform: str = "cpu", chips: int = 0, /) -> None:
   """Names the plugin that the first use loads, unless TORCH_TPU_PJRT_PLUGIN names one. `platform`
-  is 'cpu', 'tpu' or 'cuda', `has_tpu` whether a TPU chip is on this machine's bus. RuntimeError
-  once the device has started."""
+  is 'cpu', 'tpu' or 'cuda', `chips` how many TPUs are on this machine's bus. RuntimeError once the
+  device has started."""
 
 def plugin() -> tuple[str, str] | None:
   """Path and platform of the plugin that will be or was loaded; None when there is none."""
@@ -22,7 +22,17 @@ def is_initialized() -> bool:
   """Whether the device has started."""
 
 def device_count() -> int:
-  """1 when a plugin is known, and for libtpu a TPU, else 0; starts nothing."""
+  """The visible chips, LOCAL_WORLD_SIZE or the device's index + 1, whichever is most; 0 without a
+  plugin, or a TPU for libtpu. Starts nothing."""
+
+def current_device() -> int:
+  """The index of this process's device; starts and binds nothing."""
+
+def checked_device(index: int = -1, /) -> int:
+  """The same for an argument that names a device; RuntimeError for one that does not exist."""
+
+def bind_device(index: int = -1, /) -> int:
+  """The same for a use of the device: the first one binds the index."""
 
 def device_name() -> str:
   """Name of the device, which is started."""
@@ -33,8 +43,8 @@ def platform_name() -> str:
 def plugin_version() -> str:
   """What the plugin says of its version; starts the device."""
 
-def default_generator(index: int = 0, /) -> torch.Generator:
-  """The generator of the device; RuntimeError for an index above 0."""
+def default_generator(index: int = -1, /) -> torch.Generator:
+  """The generator of the device; RuntimeError for an index that does not exist."""
 
 def flush() -> None:
   """Launches what this thread recorded."""

@@ -55,7 +55,7 @@ def register():
   _sharing.install(torch)
   plugin = _discovery.find_plugin()
   # Without a path the first use of the device says what is missing.
-  extension.set_plugin(plugin.path, plugin.platform, _discovery.has_tpu_hardware())
+  extension.set_plugin(plugin.path, plugin.platform, _discovery.count_tpu_hardware())
   _registered = True
 
 

@@ -41,17 +41,18 @@ def find_plugin():
   if path:
     return Plugin(path, platform or _platform_of(path))
   if platform not in _PLUGINS:
-    platform = "tpu" if has_tpu_hardware() and locate("tpu") else "cpu"
+    platform = "tpu" if count_tpu_hardware() and locate("tpu") else "cpu"
   return Plugin(locate(platform), platform)
 
 
-def has_tpu_hardware(root="/sys/bus/pci/devices"):
-  """True when a TPU chip is on the PCI bus. Reads sysfs only."""
+def count_tpu_hardware(root="/sys/bus/pci/devices"):
+  """How many TPU chips are on the PCI bus. Reads sysfs only."""
+  count = 0
   for vendor_file in glob.glob(f"{root}/*/vendor"):
     if _read(vendor_file) == _GOOGLE_PCI_VENDOR:
-      if _read(os.path.join(os.path.dirname(vendor_file), "device")) in _TPU_PCI_DEVICES:
-        return True
-  return False
+      chip = _read(os.path.join(os.path.dirname(vendor_file), "device"))
+      count += chip in _TPU_PCI_DEVICES
+  return count
 
 
 def locate(platform):

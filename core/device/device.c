@@ -106,13 +106,15 @@ static tpu_status_t load_and_create(tpu_device_t* device, const tpu_device_optio
   return status;
 }
 
-static tpu_status_t take_first_device(tpu_device_t* device) {
+static tpu_status_t take_device(tpu_device_t* device, int index) {
   pjrt_client_addressable_devices_args_t args = {.client = device->client};
   TPU_RETURN_IF_ERROR(tpu_pjrt_call(device->plugin, Client_AddressableDevices, &args));
   if (args.num_addressable_devices == 0) {
     return tpu_status_make(TPU_NOT_FOUND, "PJRT plugin '%s' has no device", device->plugin->path);
   }
-  device->device = args.addressable_devices[0];
+  // A launcher that shows each process its own chip leaves one here, whatever the process's index.
+  bool exists = index > 0 && (size_t)index < args.num_addressable_devices;
+  device->device = args.addressable_devices[exists ? index : 0];
   return NULL;
 }
 
@@ -207,7 +209,7 @@ static tpu_status_t fill_device(tpu_device_t* device, const tpu_device_options_t
                            options->threads, (long long)options->memory_limit);
   }
   TPU_RETURN_IF_ERROR(load_and_create(device, options));
-  TPU_RETURN_IF_ERROR(take_first_device(device));
+  TPU_RETURN_IF_ERROR(take_device(device, options->index));
   TPU_RETURN_IF_ERROR(read_name(device));
   TPU_RETURN_IF_ERROR(read_version(device));
   return read_limit(device, options);

@@ -53,6 +53,7 @@ typedef struct tpu_device_options_t {
   tpu_platform_kind_t platform;  // what the plugin is for
   int threads;                   // CPU: pool threads, 0 = plugin's default
   int64_t memory_limit;          // CPU: bytes the device pretends to have, 0 = physical memory
+  int index;     // of the device among those that the plugin has; past their end: the first
   bool no_chip;  // TPU: none is on this machine's bus, so that none need be searched
 } tpu_device_options_t;
 

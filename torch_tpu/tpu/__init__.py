@@ -1,7 +1,7 @@
 """``torch.tpu``: the device module, in the form of ``torch.cuda``.
 
-One process has one device, index 0. Nothing here starts the runtime except what needs it; the
-functions that do say so.
+One process has one device; set_device says how its index is chosen. Nothing here starts the runtime
+except what needs it; the functions that do say so.
 """
 
 import sys

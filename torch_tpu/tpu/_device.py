@@ -66,45 +66,59 @@ def _is_compiled():
 
 
 def device_count():
-  """Devices that this process can use: 1, or 0 without a plugin. Starts nothing."""
+  """How far devices are numbered: the chips of this machine, LOCAL_WORLD_SIZE or this process's
+  index + 1, whichever is most; 0 without a plugin. A process has one of them. Starts nothing."""
   return _C.device_count()
 
 
 def current_device():
-  """Index of the current device: always 0, one process has one device."""
-  return 0
+  """Index of this process's device; see set_device."""
+  return _C.current_device()
 
 
-def _index(device):
-  """Index of a device (None, int, str or torch.device); raises for one that does not exist."""
+def _number(device):
+  """The number in None, an int, str or torch.device; -1: the current device."""
   if device is None:
-    return 0
+    return -1
   if isinstance(device, int) and not isinstance(device, bool):
     index = device
   elif isinstance(device, (str, torch.device)):
     device = torch.device(device)
     if device.type != "tpu":
       raise ValueError(f"Expected a 'tpu' device, got '{device}'.")
-    index = 0 if device.index is None else device.index
+    index = -1 if device.index is None else device.index
   else:
     raise TypeError(f"Expected an int, str or torch.device, got {type(device).__name__}.")
-  if index < -1 or index >= max(1, device_count()):
-    raise ValueError(
-      f"Device index {index} does not exist: this process has {device_count()} 'tpu' device(s)."
-    )
-  return max(index, 0)
+  return index
+
+
+def _index(device):
+  """Index of a device (None, int, str or torch.device), which is the current one under any name;
+  raises for one that does not exist."""
+  return _C.checked_device(_number(device))
+
+
+def _used(device):
+  """The same for a use, which binds the index if it is the first one and names one."""
+  number = _number(device)
+  return _C.bind_device(number) if number >= 0 else _C.current_device()
 
 
 def set_device(device):
-  """Checks that `device` (int, str or torch.device) exists; there is none to switch to."""
-  _index(device)
+  """Says which device of the machine is this process's (int, str or torch.device).
+
+  A process has one device. Its index is bound once: by the first set_device, the first tensor that
+  names an index, or the first that names none; then it is LOCAL_RANK, or 0. From then on any other
+  index below device_count() is another name of the same device. RuntimeError beyond that.
+  """
+  _used(device)
 
 
 class device:
   """Context manager that makes a device current, as torch.cuda.device."""
 
   def __init__(self, device):
-    self.idx = _index(device)
+    self.idx = _used(device)
 
   def __enter__(self):
     return self

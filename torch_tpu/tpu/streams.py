@@ -3,7 +3,7 @@ so that code written for them runs, and give the same results."""
 
 import torch
 
-from ._device import _index
+from ._device import _index, _used
 
 
 class Stream(torch.Stream):
@@ -12,7 +12,7 @@ class Stream(torch.Stream):
   def __new__(cls, device=None, priority=0, **kwargs):
     if "stream_id" in kwargs:
       return super().__new__(cls, priority=priority, **kwargs)
-    return super().__new__(cls, torch.device("tpu", _index(device)), priority=priority)
+    return super().__new__(cls, torch.device("tpu", _used(device)), priority=priority)
 
   def __repr__(self):
     return f"torch.tpu.Stream(device={self.device}, stream_id={self.stream_id})"
