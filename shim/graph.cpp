@@ -310,7 +310,7 @@ std::string Graph::end(PyObject* list) {
   }
   if (!describable) return cancel(), "it gives something else than tensors on the device";
   const Signature signature = std::move(s.captured->signature);
-  const std::vector<at::Tensor> held = std::move(s.held);  // until the capture has ended
+  std::vector<at::Tensor> held = std::move(s.held);  // until the capture has ended
   s.captured.reset();
   s.held.clear();
   tpu_template_t* made = nullptr;
@@ -320,8 +320,9 @@ std::string Graph::end(PyObject* list) {
                                               static_cast<int>(operands.size()), operands.data(),
                                               &made, &obstacle));
     entry.made = Template(made, tpu_template_destroy);
-    flush();
   });
+  held.clear();  // what nobody else holds may be overwritten, now as at each replay
+  without_gil(flush);
   if (made == nullptr) return obstacle != nullptr ? obstacle : "";
   entry.drawn = random_state().offset - s.random.offset;
   entry.words.assign(signature.words.begin(), signature.words.end());

@@ -206,6 +206,9 @@ PyObject* py_memory_reset_peak(PyObject*) {
   if (engine_started()) tpu_device_memory_reset_peak(device());
   Py_RETURN_NONE;
 }
+void py_await_builds() {
+  if (engine_started()) TPU_THROW_IF_ERROR(tpu_engine_await_builds(engine()));
+}
 void py_stop_builds() {
   if (engine_started()) tpu_engine_stop_builds(engine());
 }

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import models
-from support import child, has_modes, tensors_in
+from support import child, compile_stats, counting, has_modes, tensors_in
 
 TIER = "interpreted"  # about graphs; test_compiled_programs_are_reused says what is compiled
 pytestmark = [
@@ -381,3 +381,42 @@ def test_a_call_allocates_nothing_but_its_results():
   other = compiled(x)
   torch.tpu.synchronize()
   assert torch.tpu.max_memory_allocated() - held == other.nbytes == result.nbytes
+
+
+def test_inference_keeps_nothing_of_what_training_keeps():
+  """Both record the same operations; training's programs also give what its backward needs."""
+  weight = torch.randn(32, 32, device="tpu") / 6
+  compiled = whole(lambda x: torch.tanh(torch.tanh(x @ weight) @ weight).sum(1))
+  for first_trains in (True, False):
+    torch.compiler.reset()
+    torch.tpu.clear_cache()
+    x = torch.ones(64, 32, device="tpu")
+    ways = [x.clone().requires_grad_(), x]
+    for x in (ways if first_trains else ways[::-1]) * 3:
+      compiled(x)
+    torch.tpu.synchronize()
+    torch.tpu.reset_peak_memory_stats()
+    held = torch.tpu.memory_allocated()
+    result = compiled(ways[1])
+    torch.tpu.synchronize()
+    assert torch.tpu.max_memory_allocated() - held == result.nbytes
+    assert torch.tpu.window_stats()[0]["sets"] == 2
+
+
+def test_long_graphs_are_built_during_their_first_call():
+  def chain(x):
+    for k in range(40):
+      x = torch.sin(x) + k
+    return x
+
+  compiled = whole(chain)
+  x = torch.ones(8, device="tpu")
+  with counting(compile_stats) as grown:
+    first = compiled(x)
+    torch.tpu.wait_for_compiles()
+  assert grown["requests"] > 0
+  assert torch.tpu.window_stats()[0]["compiled"] == 0
+  with counting(compile_stats) as grown:
+    close([compiled(x), compiled(x)], [first, first])
+  assert grown.get("requests", 0) == 0
+  assert torch.tpu.window_stats()[0]["compiled"] == 2

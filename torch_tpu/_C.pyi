@@ -52,6 +52,9 @@ def flush() -> None:
 def synchronize() -> None:
   """Launches what is recorded and waits for it; raises the error of earlier work."""
 
+def await_builds() -> None:
+  """Waits until nothing is compiled in the background any more."""
+
 def stop_builds() -> None:
   """Ends compiling in the background; what it was for is compiled when it is needed."""
 

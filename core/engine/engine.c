@@ -164,6 +164,14 @@ void tpu_engine_reset_stats(tpu_engine_t* engine) {
   tpu_compiler_reset_stats(engine->compiler);
 }
 
+tpu_status_t tpu_engine_await_builds(tpu_engine_t* engine) {
+  tpu_status_t status = NULL;
+  tpu_mutex_lock(&engine->lock);
+  while (engine->building > 0 && status == NULL) status = tpui_wait_landing(engine);
+  tpu_mutex_unlock(&engine->lock);
+  return status;
+}
+
 void tpu_engine_stop_builds(tpu_engine_t* engine) {
   tpu_mutex_lock(&engine->lock);
   tpui_tier_stop(engine);

@@ -259,6 +259,8 @@ TPU_MUST_USE tpu_status_t tpu_engine_windows(tpu_engine_t* engine, tpu_window_in
 void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats);
 void tpu_engine_reset_stats(tpu_engine_t* engine);
 
+/* Returns when nothing is compiled in the background any more: all of it is finished. */
+TPU_MUST_USE tpu_status_t tpu_engine_await_builds(tpu_engine_t* engine);
 /* Returns when nothing is compiled in the background: what has begun is finished, the rest is given
  * up and compiled when it is needed. For the end of the process. */
 void tpu_engine_stop_builds(tpu_engine_t* engine);

@@ -293,9 +293,10 @@ tpu_status_t tpui_variant_make(const tpui_plan_t* plan, const tpu_slot_t* slots,
   size_t v = plan->window.value_count;
   TPU_RETURN_IF_ERROR(allocate_variant(plan, slots, live, out_variant));
   tpui_variant_t* variant = *out_variant;
-  for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->seen_live[k];
   choose_dynamic(plan, slots, variant->slot_dynamic);
   mark_dynamic(&plan->window, slots, variant->slot_dynamic);
+  if (tpui_plan_is_exact(plan)) return NULL;
+  for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->seen_live[k];
   for (int i = 0; i < plan->variant_count; ++i) {
     if (plan->variants[i]->single) continue;  // it keeps everything
     for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->variants[i]->live[k];
@@ -344,6 +345,7 @@ void tpui_plan_adopt(tpui_plan_t* plan, tpui_variant_t* variant) {
   if (plan->variant_count == TPUI_MAX_VARIANTS) {
     tpui_variant_free(plan->variants[--plan->variant_count]);
   }
+  for (uint32_t v = 0; v < plan->window.value_count; ++v) variant->output_count += variant->live[v];
   memmove(plan->variants + 1, plan->variants, (size_t)plan->variant_count * sizeof(void*));
   plan->variants[0] = variant;
   ++plan->variant_count;

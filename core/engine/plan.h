@@ -3,8 +3,12 @@
  * programs, and which results leave the window.
  *
  * A variant fits a window when all its fixed numbers are equal and every live result is one of its
- * outputs. When none fits, a new one is made in which the numbers that differed became arguments:
- * so a number starts as a constant and is generalised when a second value is seen.
+ * outputs. Of several that fit, the one with the fewest outputs runs. When none fits, a new one is
+ * made in which the numbers that differed became arguments: so a number starts as a constant and is
+ * generalised when a second value is seen. It also gives what older ones gave, since what leaves an
+ * eager window changes with the code around it. A window that recurs (a compiled graph) says once
+ * and for all what leaves it: there a variant must have just these outputs, while there is room for
+ * another one.
  */
 #ifndef TPU_ENGINE_PLAN_H_
 #define TPU_ENGINE_PLAN_H_
@@ -18,6 +22,7 @@ typedef struct tpui_variant_t {
   uint8_t* slot_dynamic;    // [slot_count]
   tpu_slot_t* slot_values;  // [slot_count] the fixed numbers
   uint8_t* live;            // [value_count] outputs
+  uint32_t output_count;    // how many those are, once a plan has it
   uint32_t step_count;
   tpu_step_t* steps;  // owned
   bool heavy;         // worth a thread switch
@@ -38,6 +43,7 @@ typedef struct tpui_plan_t {
   tpui_variant_t* interpreted;    // for the first occurrences; NULL before and after them
   uint32_t interpretations;       // launches of it ...
   uint32_t most_interpretations;  // ... and how many there will be, see tier.h
+  bool recurs;                    // somebody said that it comes again, see tpui_tier_expect
   uint64_t compiled_launches;     // launches of programs
   tpui_build_t* build;            // owned; what is being compiled for later occurrences, or NULL
   tpu_slot_t* seen_slots;         // [slot_count] numbers of the first occurrence
@@ -82,7 +88,11 @@ void tpui_variant_free_steps(tpui_variant_t* variant);
 /* `live` has one byte per value: 1 if somebody needs it after the window. */
 bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
                        const tpu_slot_t* slots, const uint8_t* live);
-/* A variant that fits, or NULL. */
+/* Whether a new variant gives just what its window needs. */
+static inline bool tpui_plan_is_exact(const tpui_plan_t* plan) {
+  return plan->recurs && plan->variant_count < TPUI_MAX_VARIANTS;
+}
+/* The variant to run: one that fits, or NULL. */
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
                               const uint8_t* live);
 /* Makes a variant for this window (partition, lower, compile).

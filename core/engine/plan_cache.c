@@ -186,10 +186,24 @@ bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window
   return true;
 }
 
+/* What a variant gives beyond what is needed was not worth its stores and its memory. One of single
+ * ops gives everything, since nothing better could be compiled. */
+static bool gives_too_much(const tpui_plan_t* plan, const tpui_variant_t* variant,
+                           const uint8_t* live) {
+  if (!tpui_plan_is_exact(plan) || variant->single) return false;
+  uint32_t wanted = 0;
+  for (uint32_t v = 0; v < plan->window.value_count; ++v) wanted += live[v];
+  return variant->output_count > wanted;
+}
+
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
                               const uint8_t* live) {
+  tpui_variant_t* best = NULL;
   for (int i = 0; i < plan->variant_count; ++i) {
-    if (tpui_variant_fits(plan->variants[i], &plan->window, slots, live)) return plan->variants[i];
+    tpui_variant_t* variant = plan->variants[i];
+    if (best != NULL && best->output_count <= variant->output_count) continue;
+    if (tpui_variant_fits(variant, &plan->window, slots, live)) best = variant;
   }
-  return NULL;
+  if (TPU_UNLIKELY(best != NULL && gives_too_much(plan, best, live))) return NULL;
+  return best;
 }

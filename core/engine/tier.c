@@ -15,6 +15,8 @@
 #define UNITS_TO_COMPILE_A_RECORD 16384
 #define FEWEST_INTERPRETATIONS 3
 #define FEWEST_BEFORE_A_BUILD 2  // they show which numbers vary
+// Of what recurs, which is interpreted once: below this, building takes no longer than waking up.
+#define FEWEST_RECORDS_OF_A_BUILD 32
 
 struct tpui_build_t {
   tpu_queue_item_t item;
@@ -58,6 +60,7 @@ uint32_t tpui_tier_interpretations(const tpu_window_t* w) {
 }
 
 void tpui_tier_expect(tpui_plan_t* plan) {
+  plan->recurs = true;
   if (plan->most_interpretations > 1) plan->most_interpretations = 1;
 }
 
@@ -121,6 +124,15 @@ static tpu_status_t begin_build(tpu_engine_t* e, tpui_plan_t* plan, const tpu_sl
   return NULL;
 }
 
+/* After a quarter, so that compiling, which takes as long as all of them, is done by their end; at
+ * once for what recurs. */
+static bool is_time_to_build(const tpui_plan_t* plan) {
+  if (plan->recurs) return plan->window.record_count >= FEWEST_RECORDS_OF_A_BUILD;
+  uint32_t before = plan->most_interpretations / 4;
+  if (before < FEWEST_BEFORE_A_BUILD) before = FEWEST_BEFORE_A_BUILD;
+  return plan->interpretations >= before;
+}
+
 tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
                               const uint8_t* live, const uint8_t* external_dead,
                               bool* out_interpret) {
@@ -130,10 +142,7 @@ tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot
   }
   TPU_RETURN_IF_ERROR(tpu_tiers_default(out_interpret));
   *out_interpret = *out_interpret && e->host_ops->allowed();
-  // After a quarter, so that compiling, which takes as long as all of them, is done by their end.
-  uint32_t before = plan->most_interpretations / 4;
-  if (before < FEWEST_BEFORE_A_BUILD) before = FEWEST_BEFORE_A_BUILD;
-  bool begins = plan->build == NULL && plan->variant_count == 0 && plan->interpretations >= before;
+  bool begins = plan->build == NULL && plan->variant_count == 0 && is_time_to_build(plan);
   if (*out_interpret && begins) return begin_build(e, plan, slots, live, external_dead);
   return NULL;
 }

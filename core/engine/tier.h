@@ -13,7 +13,8 @@ TPU_MUST_USE tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan,
                                            const tpu_slot_t* slots, const uint8_t* live,
                                            const uint8_t* external_dead, bool* out_interpret);
 
-/* The window will come again: it is interpreted at most once, and built meanwhile. */
+/* The window will come again, and with the same results each time: it is interpreted at most once,
+ * and built meanwhile if that takes a while. */
 void tpui_tier_expect(tpui_plan_t* plan);
 
 /* Takes what was built for the plan into its variants. False when it isn't finished, or when jobs

@@ -2,6 +2,7 @@
  * compiled after a number of occurrences that only their structure decides. */
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/env.h"
 #include "engine_support.h"
 
@@ -300,6 +301,98 @@ TPU_TEST(tiers_give_up_builds_when_asked_to) {
   TPU_EXPECT_EQ(world_stats(&w).interpretations, 4);
   drop(&x);
   close_interpreting(&w);
+}
+
+/* --- what recurs --- */
+
+/* A graph of `count` sums, which gives the last one, and the first one too with `both`. */
+static tpu_template_t* capture_sums(world_t* w, tensor_t x, int count, bool both) {
+  const tpu_capture_options_t options = {.max_records = 100, .recurs = true};
+  const tpu_operand_t input = operand_of(x);
+  bool began = false;
+  TPU_EXPECT_OK(tpu_engine_capture_begin(w->engine, 1, &input, &options, &began));
+  TPU_EXPECT(began);
+  tensor_t first = world_binary(w, TPU_OP_ADD, x, x), last = first;
+  for (int i = 1; i < count; ++i) {
+    tensor_t next = world_binary(w, TPU_OP_ADD, last, x);
+    if (i > 1) drop(&last);
+    last = next;
+  }
+  const tpu_operand_t results[2] = {operand_of(last), operand_of(first)};
+  tpu_template_t* made = NULL;
+  const char* obstacle = NULL;
+  TPU_EXPECT_OK(tpu_engine_capture_end(w->engine, "sums", both ? 2 : 1, results, &made, &obstacle));
+  TPU_EXPECT(made != NULL);
+  if (!both) drop(&first);
+  TPU_EXPECT_OK(tpu_engine_flush(w->engine, false));
+  if (both) drop(&first);
+  drop(&last);
+  return made;
+}
+
+/* Replays and launches; gives how many buffers that made. */
+static int64_t replay_sums(world_t* w, const tpu_template_t* made, tensor_t x) {
+  tpu_memory_stats_t before, after;
+  tpu_device_memory_stats(tpu_engine_device(w->engine), &before);
+  const tpu_operand_t input = operand_of(x);
+  tpu_result_t results[2] = {{0}};
+  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, &input, NULL, results));
+  TPU_EXPECT_OK(tpu_engine_flush(w->engine, true));
+  tpu_device_memory_stats(tpu_engine_device(w->engine), &after);
+  for (int k = 0; k < tpu_template_result_count(made); ++k) tpu_storage_release(results[k].storage);
+  return after.buffers_total - before.buffers_total;
+}
+
+static tpu_window_info_t only_window(world_t* w) {
+  tpu_window_info_t *windows = NULL, only;
+  size_t count = 0;
+  TPU_EXPECT_OK(tpu_engine_windows(w->engine, &windows, &count));
+  TPU_EXPECT_EQ(count, 1);
+  only = windows[0];
+  tpu_free(windows);
+  return only;
+}
+
+/* Training and inference of a model often record the same and need different results of it. */
+static void run_in_turns(bool larger_first) {
+  world_t w;
+  if (!open_interpreting(&w, TPU_MODE_FUSED, "4")) return;
+  tensor_t x = world_range(&w, 8, 0);
+  tpu_template_t* graphs[2];
+  for (int k = 0; k < 2; ++k) graphs[k] = capture_sums(&w, x, 3, (k == 0) == larger_first);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (int k = 0; k < 2; ++k) {
+      int64_t made = replay_sums(&w, graphs[k], x);
+      TPU_EXPECT_EQ(made, tpu_template_result_count(graphs[k]));
+    }
+  }
+  tpu_window_info_t window = only_window(&w);
+  TPU_EXPECT_EQ(window.set_count, 2);
+  TPU_EXPECT_EQ(window.interpreted, 1);
+  for (int k = 0; k < 2; ++k) tpu_template_destroy(graphs[k]);
+  drop(&x);
+  close_interpreting(&w);
+}
+TPU_TEST(tiers_give_what_recurs_what_it_needs_and_no_more) { run_in_turns(true); }
+TPU_TEST(tiers_run_the_smallest_set_of_programs_that_fits) { run_in_turns(false); }
+
+/* The first call of a long graph builds while it is interpreted, that of a short one does not. */
+TPU_TEST(tiers_build_what_recurs_from_its_first_call_on) {
+  for (int count = 4; count <= 40; count += 36) {
+    world_t w;
+    if (!open_interpreting(&w, TPU_MODE_FUSED, "4")) return;
+    tensor_t x = world_range(&w, 8, 0);
+    tpu_template_t* graph = capture_sums(&w, x, count, false);
+    TPU_EXPECT_OK(tpu_engine_await_builds(w.engine));
+    int64_t built = world_compiles(&w);
+    TPU_EXPECT_EQ(built > 0, count == 40);
+    (void)replay_sums(&w, graph, x);
+    TPU_EXPECT(count == 40 ? world_compiles(&w) == built : world_compiles(&w) > 0);
+    TPU_EXPECT_EQ(only_window(&w).compiled, 1);
+    tpu_template_destroy(graph);
+    drop(&x);
+    close_interpreting(&w);
+  }
 }
 
 TPU_TEST(tiers_forget_builds_with_the_plans) {

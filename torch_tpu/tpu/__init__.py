@@ -61,6 +61,7 @@ from .stats import (
   engine_stats,
   fallback_stats,
   reset_stats,
+  wait_for_compiles,
   window_stats,
 )
 from .streams import (
@@ -128,6 +129,7 @@ __all__ = [
   "set_stream",
   "stream",
   "synchronize",
+  "wait_for_compiles",
   "window_stats",
 ]
 

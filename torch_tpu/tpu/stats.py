@@ -48,6 +48,12 @@ def reset_stats():
   _C.reset_decomposition_stats()
 
 
+def wait_for_compiles():
+  """Waits until no program is compiled in the background any more. What was built runs from the
+  next occurrence on for which it is due: for a graph of torch.compile that is its second call."""
+  _C.await_builds()
+
+
 def clear_cache():
   """Forgets window plans and compiled programs in memory. The cache on disk stays."""
   _C.clear_cache()
