@@ -56,6 +56,7 @@ typedef struct tpui_plan_t {
 typedef struct tpui_plan_cache_t {
   tpui_plan_t** plans;  // open addressing by hash; capacity a power of two
   size_t count, capacity;
+  uint64_t records;  // of all plans' windows, each with some more for the plan itself
   uint64_t clock;
 } tpui_plan_cache_t;
 
@@ -76,8 +77,8 @@ bool tpui_plan_completes(const tpui_plan_t* plan, const tpu_window_t* window);
  * then no plan's `next` is known afterwards. */
 TPU_MUST_USE tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
                                         uint64_t hash, tpui_plan_t** out_plan, bool* out_dropped);
-/* Drops the half of the plans that was used longest ago, but none used at `newest` or later. False
- * when that leaves all. No plan's `next` is known afterwards. */
+/* Drops those plans that were used longest ago and have half of all records, but none used at
+ * `newest` or later. False when that leaves all. No plan's `next` is known afterwards. */
 TPU_MUST_USE tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest,
                                                 bool* out_dropped);
 void tpui_plan_cache_clear(tpui_plan_cache_t* cache);

@@ -6,8 +6,11 @@
 #include "base/layout.h"
 #include "engine/plan.h"
 
-/* More windows than this are not one program's steady state; the oldest half goes. */
-#define MAX_PLANS 16384
+/* A plan takes about 520 bytes for each record of its window (what its host steps need included),
+ * and as much as four of them itself. More than this (260 MiB) is not one program's steady state;
+ * the half that was used longest ago goes. */
+#define MAX_RECORDS (1 << 19)
+#define RECORDS_OF_A_PLAN 4
 
 void tpui_variant_free_steps(tpui_variant_t* variant) {
   for (uint32_t i = 0; i < variant->step_count; ++i) tpu_step_free(&variant->steps[i]);
@@ -70,11 +73,16 @@ tpui_plan_t* tpui_plan_find(const tpui_plan_cache_t* cache, const tpu_window_t* 
   return NULL;
 }
 
+static uint64_t records_of(const tpu_window_t* window) {
+  return (uint64_t)window->record_count + RECORDS_OF_A_PLAN;
+}
+
 static void insert_plan(tpui_plan_cache_t* cache, tpui_plan_t* plan) {
   size_t i = first_slot(cache, plan->hash);
   while (cache->plans[i] != NULL) i = (i + 1) & (cache->capacity - 1);
   cache->plans[i] = plan;
   ++cache->count;
+  cache->records += records_of(&plan->window);
 }
 
 /* Rebuilds the table with room for one more, leaving out plans last used before `horizon`. Plans
@@ -99,33 +107,47 @@ static tpu_status_t rebuild_table(tpui_plan_cache_t* cache, uint64_t horizon) {
   return NULL;
 }
 
+typedef struct use_t {
+  uint64_t when, records;
+} use_t;
+
 static int compare_uses(const void* a, const void* b) {
-  uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
-  return x < y ? -1 : x > y;
+  const use_t *x = a, *y = b;
+  return x->when < y->when ? -1 : x->when > y->when;
+}
+
+/* The first use after those that have half of all records. */
+static uint64_t middle_use(const use_t* uses, size_t count, uint64_t records) {
+  uint64_t seen = 0;
+  for (size_t i = 0; i < count; ++i) {
+    seen += uses[i].records;
+    if (seen >= records / 2) return uses[i].when + 1;
+  }
+  return 0;
 }
 
 tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest, bool* out_dropped) {
-  uint64_t* uses = NULL;
+  use_t* uses = NULL;
   size_t count = 0, before = cache->count;
   *out_dropped = false;
   if (before == 0) return NULL;
   TPU_RETURN_IF_ERROR(tpu_calloc(before, sizeof(*uses), (void**)&uses));
   for (size_t i = 0; i < cache->capacity; ++i) {
-    if (cache->plans[i] != NULL) uses[count++] = cache->plans[i]->last_use;
+    const tpui_plan_t* plan = cache->plans[i];
+    if (plan != NULL) uses[count++] = (use_t){plan->last_use, records_of(&plan->window)};
   }
   qsort(uses, count, sizeof(*uses), compare_uses);
-  uint64_t horizon = uses[count / 2] + 1;
+  uint64_t horizon = middle_use(uses, count, cache->records);
   tpu_free(uses);
   tpu_status_t status = rebuild_table(cache, horizon < newest ? horizon : newest);
   *out_dropped = cache->count < before;
   return status;
 }
 
-static tpu_status_t make_room(tpui_plan_cache_t* cache, bool* out_dropped) {
-  *out_dropped = cache->count >= MAX_PLANS;
-  if (*out_dropped) {
-    // Half of the uses of the last MAX_PLANS additions is a cheap stand-in for the median.
-    return rebuild_table(cache, cache->clock > MAX_PLANS / 2 ? cache->clock - MAX_PLANS / 2 : 1);
+static tpu_status_t make_room(tpui_plan_cache_t* cache, const tpu_window_t* window,
+                              bool* out_dropped) {
+  if (cache->records + records_of(window) > MAX_RECORDS) {
+    TPU_RETURN_IF_ERROR(tpui_plan_cache_halve(cache, UINT64_MAX, out_dropped));
   }
   return (cache->count + 1) * 2 > cache->capacity ? rebuild_table(cache, 0) : NULL;
 }
@@ -161,7 +183,7 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
                            tpui_plan_t** out_plan, bool* out_dropped) {
   *out_plan = NULL;
   *out_dropped = false;
-  TPU_RETURN_IF_ERROR(make_room(cache, out_dropped));
+  TPU_RETURN_IF_ERROR(make_room(cache, window, out_dropped));
   tpui_plan_t* plan = NULL;
   TPU_RETURN_IF_ERROR(make_plan(window, &plan));
   plan->hash = hash;

@@ -160,24 +160,27 @@ TPU_TEST(plan_clear_cache) {
   world_close(&w);
 }
 
-/* Many different windows: the plan cache drops old ones while predictions point at some. */
+/* Many different windows: the plan cache drops old ones while predictions point at some. What it
+ * keeps is bounded by records, since a plan's memory is its window's. */
 TPU_TEST(plan_cache_evicts) {
   world_t w;
   TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
   input = world_range(&w, 2, 1);
   // Windows differ by which of two ops stands where.
-  enum { WINDOWS = 17000, BITS = 15 };
+  enum { WINDOWS = 9000, BITS = 14, RECORDS = 1 + 6 * BITS, MOST_RECORDS = 1 << 19 };
   for (int i = 0; i < WINDOWS; ++i) {
     tensor_t c = world_binary(&w, TPU_OP_ADD, input, input);
     drop(&c);  // dead: windows without programs plan quickly
-    for (int bit = 0; bit < BITS; ++bit) {
-      c = world_binary(&w, i >> bit & 1 ? TPU_OP_MUL : TPU_OP_SUB, input, input);
+    for (int k = 1; k < RECORDS; ++k) {
+      c = world_binary(&w, i >> k % BITS & 1 ? TPU_OP_MUL : TPU_OP_SUB, input, input);
       drop(&c);
     }
     world_flush(&w);
+    TPU_EXPECT(w.engine->plans.records <= MOST_RECORDS);
   }
   TPU_EXPECT_EQ(world_stats(&w).window_plans, WINDOWS);
-  TPU_EXPECT(w.engine->plans.count < WINDOWS - 4000);
+  TPU_EXPECT(w.engine->plans.count <= MOST_RECORDS / RECORDS);
+  TPU_EXPECT(w.engine->plans.count >= MOST_RECORDS / RECORDS / 3);
   scale_step(&w, 1);
   drop(&input);
   world_close(&w);
