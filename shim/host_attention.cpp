@@ -85,6 +85,10 @@ bool fits_blocked(R r, int first) {
          q.size(3) == k.size(3) && q.size(2) > 0 && k.size(2) > 0 && q.size(3) > 0;
 }
 
+// PyTorch's own choice of kernels, which is not asked here, keeps other layouts from this one: it
+// reads a head's numbers one after the other.
+at::Tensor head_by_head(const at::Tensor& x) { return x.stride(3) == 1 ? x : x.contiguous(); }
+
 std::optional<double> scale_of(R r, int k) {
   return r.has(k) ? std::optional<double>(r.scalar(k).toDouble()) : std::nullopt;
 }
@@ -105,8 +109,8 @@ at::Tensor state_of(R r, int k) {
 void sdpa_forward(R r, Results results) {
   if (fits_blocked(r, 0)) {
     auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-        r.tensor(0), r.tensor(1), r.tensor(2), /*dropout_p=*/0.0, r.attr_int(0) != 0, {},
-        scale_of(r, 5));
+        head_by_head(r.tensor(0)), head_by_head(r.tensor(1)), head_by_head(r.tensor(2)),
+        /*dropout_p=*/0.0, r.attr_int(0) != 0, {}, scale_of(r, 5));
     results->append({out, sums, state_of(r, 6), state_of(r, 7)});
     return;
   }
@@ -120,8 +124,8 @@ void sdpa_forward(R r, Results results) {
 void sdpa_backward(R r, Results results) {
   if (fits_blocked(r, 1)) {
     auto [d_q, d_k, d_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        r.tensor(0), r.tensor(1), r.tensor(2), r.tensor(3), r.tensor(5), r.tensor(6),
-        /*dropout_p=*/0.0, r.attr_int(0) != 0, {}, scale_of(r, 8));
+        head_by_head(r.tensor(0)), head_by_head(r.tensor(1)), head_by_head(r.tensor(2)),
+        head_by_head(r.tensor(3)), head_by_head(r.tensor(5)), r.tensor(6), /*dropout_p=*/0.0, r.attr_int(0) != 0, {}, scale_of(r, 8));
     results->append({d_q, d_k, d_v});
     if (r.record().result_count > 3) results->emplace_back();  // no bias, so no gradient of it
     return;

@@ -91,6 +91,30 @@ def test_attention_interpreted(heads, key_heads, length, keys, width, value_widt
   torch.testing.assert_close(results[1], results[0], rtol=tolerance, atol=tolerance)
 
 
+LAYOUTS = {
+  "channel attention": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+  "heads last": lambda x: x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+  "every other": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+  "expanded": lambda x: x[:1, :, :, :1].expand_as(x),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "grad"])
+def test_attention_interpreted_of_any_layout(which, layout):
+  """The blocked kernel reads heads of adjacent numbers, and would read past others."""
+  generator = torch.Generator().manual_seed(0)
+  inputs = [torch.randn(2, 3, 6, 8, generator=generator) for _ in range(4)]
+  results = []
+  for device in ("cpu", "tpu"):
+    leaves = [x.to(device).requires_grad_() for x in inputs]
+    q, k, v, grad = (layout(x) if i == which else x for i, x in enumerate(leaves))
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    grads = torch.autograd.grad(out, leaves[:3], grad.detach())
+    results.append([out.detach().cpu()] + [x.cpu() for x in grads])
+  torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=2e-5)
+
+
 # --- numbers that are drawn ---
 
 
