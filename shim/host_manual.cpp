@@ -133,9 +133,10 @@ double number(R r, int k) { return r.number(k).toDouble(); }
 // Operand k, a state, as it becomes result `result`.
 at::Tensor state(R r, int k, int result) { return r.writable(k, r.result_id(result)); }
 
-// The gradient; with a scale it is a result too.
+// The gradient, laid out as the states: the kernels go through all in parallel. With a scale it is
+// a result too.
 at::Tensor gradient(R r, int k, int scale_at) {
-  return r.has(scale_at) ? state(r, k, r.record().result_count - 1) : r.tensor(k);
+  return r.has(scale_at) ? state(r, k, r.record().result_count - 1) : r.tensor(k).contiguous();
 }
 
 void adam_step(R r, Results results) {

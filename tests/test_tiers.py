@@ -115,6 +115,30 @@ def test_attention_interpreted_of_any_layout(which, layout):
   torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=2e-5)
 
 
+FUSED = {
+  "Adam": dict(lr=0.1, amsgrad=True),
+  "AdamW": dict(lr=0.1),
+  "SGD": dict(lr=0.1, momentum=0.9),
+  "Adagrad": dict(lr=0.1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_optimizers_interpreted_with_gradients_of_any_layout(name, layout):
+  updated = []
+  for device, fused in (("cpu", False), ("tpu", True)):
+    generator = torch.Generator().manual_seed(0)
+    draw = [torch.randn(2, 3, 4, 6, generator=generator).to(device) for _ in range(3)]
+    parameter = torch.nn.Parameter(draw[0])
+    optimizer = getattr(torch.optim, name)([parameter], fused=fused, **FUSED[name])
+    for grad in draw[1:]:
+      parameter.grad = layout(grad)
+      optimizer.step()
+    updated.append(parameter.detach().cpu())
+  torch.testing.assert_close(*updated, rtol=1e-5, atol=1e-5)
+
+
 # --- numbers that are drawn ---
 
 
