@@ -125,7 +125,8 @@ void sdpa_backward(R r, Results results) {
   if (fits_blocked(r, 1)) {
     auto [d_q, d_k, d_v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         head_by_head(r.tensor(0)), head_by_head(r.tensor(1)), head_by_head(r.tensor(2)),
-        head_by_head(r.tensor(3)), head_by_head(r.tensor(5)), r.tensor(6), /*dropout_p=*/0.0, r.attr_int(0) != 0, {}, scale_of(r, 8));
+        head_by_head(r.tensor(3)), head_by_head(r.tensor(5)), r.tensor(6), /*dropout_p=*/0.0,
+        r.attr_int(0) != 0, {}, scale_of(r, 8));
     results->append({d_q, d_k, d_v});
     if (r.record().result_count > 3) results->emplace_back();  // no bias, so no gradient of it
     return;

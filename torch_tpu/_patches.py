@@ -15,12 +15,17 @@
    they are.
 7. Fake convolutions. A fake result's strides are those of the library that PyTorch would call, and
    it knows none for us; ours are those of CUDA: channels_last where the input or the weight is.
+8. Samplers. Under set_default_device they mix a generator of the host with a tensor on the device;
+   see _data.py.
+
+Libraries on top of PyTorch: see integrations/.
 """
 
 import functools
 import sys
 import types
 
+from torch_tpu import _data
 from torch_tpu._compile import flex, routing
 
 _CPU = 1  # DLPack's device type of host memory
@@ -39,6 +44,7 @@ def apply(torch):
   routing.install(torch)
   flex.install()
   _lay_out_fake_convolutions(torch)
+  _data.install(torch)
 
 
 def _refusing_device_addresses(export):

@@ -4,39 +4,11 @@ Its eager form is plain operations, which a graph records like any others, so th
 to be let through. The module is imported by those who use it, and patched then.
 """
 
-import importlib.abc
-import importlib.machinery
-import sys
-
-_MODULE = "torch.nn.attention.flex_attention"
+from torch_tpu._after_import import after_import
 
 
 def install():
-  if _MODULE in sys.modules:
-    _accept_tpu(sys.modules[_MODULE])
-  else:
-    sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-  """Finds the one module as Python would, and patches it when it has run. Leaves afterwards."""
-
-  def find_spec(self, name, path, target=None):
-    if name != _MODULE:
-      return None
-    sys.meta_path.remove(self)
-    spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-    if spec is not None:
-      spec.loader.exec_module = _then_accept(spec.loader.exec_module)
-    return spec
-
-
-def _then_accept(exec_module):
-  def run(module):
-    exec_module(module)
-    _accept_tpu(module)
-
-  return run
+  after_import("torch.nn.attention.flex_attention", _accept_tpu)
 
 
 def _accept_tpu(module):
