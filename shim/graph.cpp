@@ -56,18 +56,17 @@ bool add_object(PyObject* object, Signature* signature) {
   return overflow == 0 && (signature->add_int(number), true);
 }
 
-bool read_arguments(PyObject* list, GraphArguments* arguments) {
+bool read_arguments(PyObject* const* objects, size_t count, GraphArguments* arguments) {
   Signature& signature = arguments->signature;
-  const Py_ssize_t count = PyList_GET_SIZE(list);
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* object = PyList_GET_ITEM(list, i);
+  for (size_t i = 0; i < count; ++i) {
+    PyObject* object = objects[i];
     if (!THPVariable_Check(object)) {
       if (!add_object(object, &signature)) return false;
       continue;
     }
     const size_t before = signature.inputs.size();
     if (!signature.add_tensor(THPVariable_Unpack(object))) return false;
-    if (signature.inputs.size() > before) arguments->tensors.push_back(static_cast<size_t>(i));
+    if (signature.inputs.size() > before) arguments->tensors.push_back(i);
   }
   // A tensor that is the whole of its storage may be written as a whole.
   uint64_t wholes = 0;
@@ -105,6 +104,35 @@ at::Tensor view_of_argument(const at::Tensor& argument, const GraphOutput& outpu
   return view_tensor(argument, meta, (begin + output.distance) / item);
 }
 
+// A list of the results; those that are no views of arguments are put into `tensors` as well.
+PyObject* make_results(const std::vector<GraphOutput>& outputs, c10::ArrayRef<tpu_result_t> results,
+                       c10::SmallVectorImpl<at::Tensor>& tensors) {
+  PyRef answer(PyList_New(static_cast<Py_ssize_t>(outputs.size())));
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const GraphOutput& output = outputs[k];
+    PyObject* object = nullptr;
+    if (output.kind == GraphOutput::kObject) {
+      object = output.object->get();
+      Py_INCREF(object);
+    } else {
+      if (output.kind == GraphOutput::kMade) {
+        const tpu_result_t& result = results[output.number];
+        const tpu_meta_t* meta = tpu_meta_get(result.meta);
+        if (output.first != k) {
+          tpu_storage_release(result.storage);
+          tensors[k] = view_tensor(tensors[output.first], meta, result.offset);
+        } else {
+          tensors[k] = wrap_storage(result.storage, meta);
+          tensors[k].unsafeGetTensorImpl()->set_storage_offset(result.offset);
+        }
+      }
+      object = THPVariable_Wrap(tensors[k]);
+    }
+    PyList_SET_ITEM(answer.get(), static_cast<Py_ssize_t>(k), object);
+  }
+  return answer.release();
+}
+
 GeneratorImpl* generator() {
   return static_cast<GeneratorImpl*>(default_generator().unsafeGetGeneratorImpl());
 }
@@ -132,14 +160,14 @@ void flush() { TPU_THROW_IF_ERROR(tpu_engine_flush(engine(), false)); }
 struct Graph::State {
   // Calls come with the GIL, but lose it while the engine works.
   std::mutex mutex;
-  std::unordered_multimap<uint64_t, GraphEntry> entries;
-  uint64_t clock = 0;
+  std::unordered_multimap<uint64_t, std::shared_ptr<GraphEntry>> entries;
+  uint64_t clock = 0, replays = 0;
   // The capture between begin and end.
   std::optional<GraphArguments> captured;
   std::vector<at::Tensor> held;  // its tensors
   tpu_random_state_t random{};
 
-  const GraphEntry* find(const Signature& signature);
+  std::shared_ptr<const GraphEntry> find(const Signature& signature);
   void add(GraphEntry entry, uint64_t hash);
   bool describe(PyObject* result, c10::SmallVectorImpl<tpu_operand_t>* made,
                 std::vector<at::Tensor>* kept, GraphOutput* output) const;
@@ -149,12 +177,14 @@ Graph::Graph() : state_(std::make_unique<State>()) {}
 Graph::~Graph() = default;
 size_t Graph::template_count() const { return state_->entries.size(); }
 
-const GraphEntry* Graph::State::find(const Signature& signature) {
+uint64_t Graph::replay_count() const { return state_->replays; }
+
+std::shared_ptr<const GraphEntry> Graph::State::find(const Signature& signature) {
   for (auto [it, end] = entries.equal_range(signature.hash()); it != end; ++it) {
-    GraphEntry& entry = it->second;
+    GraphEntry& entry = *it->second;
     if (c10::ArrayRef<uint64_t>(entry.words) == c10::ArrayRef<uint64_t>(signature.words)) {
       entry.last_use = ++clock;
-      return &entry;
+      return it->second;
     }
   }
   return nullptr;
@@ -164,67 +194,44 @@ void Graph::State::add(GraphEntry entry, uint64_t hash) {
   if (entries.size() >= kMaxTemplates) {
     auto oldest = entries.begin();
     for (auto it = entries.begin(); it != entries.end(); ++it) {
-      if (it->second.last_use < oldest->second.last_use) oldest = it;
+      if (it->second->last_use < oldest->second->last_use) oldest = it;
     }
     entries.erase(oldest);
   }
   entry.last_use = ++clock;
-  entries.emplace(hash, std::move(entry));
+  entries.emplace(hash, std::make_shared<GraphEntry>(std::move(entry)));
 }
 
-PyObject* Graph::run(PyObject* list) {
-  if (debug_mode()) Py_RETURN_NONE;  // which runs and checks one op at a time
+PyObject* Graph::run(PyObject* const* objects, size_t count, PyObject* owner) {
+  if (debug_mode()) return nullptr;  // which runs and checks one op at a time
   GraphArguments arguments;
-  if (!read_arguments(list, &arguments)) Py_RETURN_NONE;
-  const GraphEntry* entry = state_->find(arguments.signature);
-  if (entry == nullptr) Py_RETURN_NONE;
-  // Others may drop the entry while the GIL is away.
-  const Template made = entry->made;
-  const std::vector<GraphOutput> outputs = entry->outputs;
-  const int64_t drawn = entry->drawn;
+  if (!read_arguments(objects, count, &arguments)) return nullptr;
+  // Others may drop it while the GIL is away.
+  const std::shared_ptr<const GraphEntry> entry = state_->find(arguments.signature);
+  if (entry == nullptr) return nullptr;
+  ++state_->replays;
+  const std::vector<GraphOutput>& outputs = entry->outputs;
 
-  std::vector<at::Tensor> tensors(outputs.size());
+  c10::SmallVector<at::Tensor, 8> tensors(outputs.size());
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (outputs[k].kind != GraphOutput::kView) continue;
-    const size_t place = arguments.tensors[outputs[k].number];
-    PyObject* base = PyList_GET_ITEM(list, static_cast<Py_ssize_t>(place));
+    PyObject* base = objects[arguments.tensors[outputs[k].number]];
     tensors[k] = view_of_argument(THPVariable_Unpack(base), outputs[k]);
   }
   c10::SmallVector<tpu_result_t, 8> results(
-      static_cast<size_t>(tpu_template_result_count(made.get())));
+      static_cast<size_t>(tpu_template_result_count(entry->made.get())));
   note_location();
-  const tpu_random_state_t random = take_random(drawn);
+  const tpu_random_state_t random = take_random(entry->drawn);
   without_gil([&] {
     flush();  // so that the graph's programs do not depend on what came before
-    TPU_THROW_IF_ERROR(tpu_engine_replay(engine(), made.get(), arguments.signature.inputs.data(),
-                                         &random, results.data()));
+    TPU_THROW_IF_ERROR(tpu_engine_replay(
+        engine(), entry->made.get(), arguments.signature.inputs.data(), &random, results.data()));
+    if (owner == nullptr) flush();
   });
-  PyRef answer(PyList_New(static_cast<Py_ssize_t>(outputs.size())));
-  for (size_t k = 0; k < outputs.size(); ++k) {
-    const GraphOutput& output = outputs[k];
-    PyObject* object = nullptr;
-    if (output.kind == GraphOutput::kObject) {
-      object = output.object->get();
-      Py_INCREF(object);
-    } else {
-      if (output.kind == GraphOutput::kMade) {
-        const tpu_result_t& result = results[output.number];
-        const tpu_meta_t* meta = tpu_meta_get(result.meta);
-        if (output.first != k) {
-          tpu_storage_release(result.storage);
-          tensors[k] = view_tensor(tensors[output.first], meta, result.offset);
-        } else {
-          tensors[k] = wrap_storage(result.storage, meta);
-          tensors[k].unsafeGetTensorImpl()->set_storage_offset(result.offset);
-        }
-      }
-      object = THPVariable_Wrap(tensors[k]);
-    }
-    PyList_SET_ITEM(answer.get(), static_cast<Py_ssize_t>(k), object);
-  }
+  PyRef answer(make_results(outputs, results, tensors));
+  if (owner == nullptr) return answer.release();
   tensors.clear();
-  // What nobody else holds may be overwritten by the programs.
-  if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python_error();
+  if (PyList_SetSlice(owner, 0, PyList_GET_SIZE(owner), nullptr) != 0) throw_python_error();
   without_gil(flush);
   return answer.release();
 }
@@ -233,7 +240,10 @@ bool Graph::begin(PyObject* list) {
   State& s = *state_;
   if (debug_mode() || s.captured.has_value()) return false;
   s.captured.emplace();
-  if (!read_arguments(list, &*s.captured)) return s.captured.reset(), false;
+  const auto count = static_cast<size_t>(PyList_GET_SIZE(list));
+  if (!read_arguments(PySequence_Fast_ITEMS(list), count, &*s.captured)) {
+    return s.captured.reset(), false;
+  }
   for (size_t i : s.captured->tensors) {
     s.held.push_back(THPVariable_Unpack(PyList_GET_ITEM(list, static_cast<Py_ssize_t>(i))));
   }

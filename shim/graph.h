@@ -15,9 +15,11 @@ class Graph {
   Graph();
   ~Graph();
 
-  // The results for a list of arguments, which is emptied; a new reference. None, and the list is
-  // as it was, when no template fits: the caller then runs the graph, between begin and end.
-  PyObject* run(PyObject* arguments);
+  // A new list of the results for these arguments. NULL, without an exception, when no template
+  // fits: the caller then runs the graph, between begin and end. `owner`, if there is one, is the
+  // list that holds the arguments: it is emptied, so that programs may overwrite what nobody else
+  // holds, and left as it is when no template fits.
+  PyObject* run(PyObject* const* arguments, size_t count, PyObject* owner);
 
   // Begins a capture with these arguments. False when none can be made of them, or not now.
   bool begin(PyObject* arguments);
@@ -28,6 +30,7 @@ class Graph {
   void cancel();
 
   size_t template_count() const;
+  uint64_t replay_count() const;
 
  private:
   struct State;

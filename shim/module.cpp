@@ -19,6 +19,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "graph.h"
+#include "graph_call.h"
 #include "hooks.h"
 #include "observer.h"
 #include "python_values.h"
@@ -155,7 +156,20 @@ Graph* parse_graph_and_list(PyObject* args, PyObject** list) {
 PyObject* py_graph_run(PyObject* args) {
   PyObject* list = nullptr;
   Graph* graph = parse_graph_and_list(args, &list);
-  return graph->run(list);
+  const auto count = static_cast<size_t>(PyList_GET_SIZE(list));
+  PyObject* results = graph->run(PySequence_Fast_ITEMS(list), count, list);
+  if (results == nullptr) Py_RETURN_NONE;
+  return results;
+}
+PyObject* py_graph_call(PyObject* args) {
+  PyObject *capsule = nullptr, *constants = nullptr, *written = nullptr, *slow = nullptr;
+  parse(args, "OO!O!O", &capsule, &PyTuple_Type, &constants, &PyTuple_Type, &written, &slow);
+  std::vector<size_t> places;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(written); ++k) {
+    places.push_back(PyLong_AsSize_t(PyTuple_GET_ITEM(written, k)));
+  }
+  if (PyErr_Occurred() != nullptr) throw_python_error();
+  return make_graph_call(capsule, graph_in(capsule), constants, std::move(places), slow);
 }
 PyObject* py_graph_begin(PyObject* args) {
   PyObject* list = nullptr;
@@ -177,6 +191,12 @@ PyObject* py_graph_templates(PyObject* args) {
   PyObject* capsule = nullptr;
   parse(args, "O", &capsule);
   return PyLong_FromSize_t(graph_in(capsule)->template_count());
+}
+
+PyObject* py_graph_replays(PyObject* args) {
+  PyObject* capsule = nullptr;
+  parse(args, "O", &capsule);
+  return PyLong_FromUnsignedLongLong(graph_in(capsule)->replay_count());
 }
 
 PyObject* py_set_observer(PyObject* args) {

@@ -2,6 +2,7 @@
 mutation, aliases, random numbers, autocast, checkpoints, models, optimizers."""
 
 import copy
+import sys
 import textwrap
 import warnings
 
@@ -420,3 +421,47 @@ def test_long_graphs_are_built_during_their_first_call():
     close([compiled(x), compiled(x)], [first, first])
   assert grown.get("requests", 0) == 0
   assert torch.tpu.window_stats()[0]["compiled"] == 2
+
+
+def python_files(call):
+  """Files with code in Python that ran during the call."""
+  files = set()
+  sys.setprofile(lambda frame, event, arg: files.add(frame.f_code.co_filename))
+  try:
+    call()
+  finally:
+    sys.setprofile(None)
+  return files
+
+
+def test_a_replay_runs_no_python_of_wrappers():
+  compiled = whole(lambda x, cache: (cache.add_(x), torch.relu(x * cache + x))[1])
+  x, cache = torch.ones(8, device="tpu"), torch.zeros(8, device="tpu")
+  for _ in range(2):
+    compiled(x, cache)
+  before = cache._version
+  files = python_files(lambda: compiled(x, cache))
+  assert not [f for f in files if "runtime_wrappers" in f or "torch_tpu" in f or "stream" in f]
+  assert cache._version == before + 1
+  close(cache, torch.full((8,), 3.0))
+
+
+def test_what_is_no_replay_goes_through_the_wrappers():
+  compiled = whole(lambda x, y: torch.relu(x * y + x))
+  x = torch.ones(8, device="tpu")
+  for y in (x, torch.ones(8, 1, device="tpu"), torch.ones((), device="tpu"), x):
+    close(compiled(x, y), torch.relu(x * y + x))
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING):
+      close(compiled(x, y), torch.relu(x * y + x))
+
+
+@pytest.mark.parametrize("stream_in_graph", [False, True])
+def test_streams_that_a_graph_asks_for_are_passed(stream_in_graph):
+  def f(x):
+    if stream_in_graph:
+      torch.tpu.current_stream().synchronize()
+    return x + 1
+
+  compiled = torch.compile(f, backend="tpu")
+  for _ in range(3):
+    close(compiled(torch.ones(3, device="tpu")), torch.full((3,), 2.0))

@@ -87,6 +87,11 @@ def graph_new() -> object:
 def graph_run(graph: object, arguments: list, /) -> list | None:
   """Replays the template for these arguments and empties the list; None if there is none."""
 
+def graph_call(graph: object, constants: tuple, written: tuple, slow: object, /) -> object:
+  """A callable that replays the graph for its arguments and these constants, and calls `slow` with
+  the arguments when there is no template for them. `written` are the places of arguments that the
+  graph writes."""
+
 def graph_begin(graph: object, arguments: list, /) -> bool:
   """Begins to capture what a call with these arguments records; False if that cannot be."""
 
@@ -98,6 +103,9 @@ def graph_cancel(graph: object, /) -> None:
 
 def graph_templates(graph: object, /) -> int:
   """For how many signatures the graph has a template."""
+
+def graph_replays(graph: object, /) -> int:
+  """How many calls were replays."""
 
 def set_observer(observer: object, /) -> None:
   """Calls this with ('to_host' or 'to_device', bytes) at each transfer; None ends it."""

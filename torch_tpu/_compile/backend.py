@@ -3,8 +3,10 @@
 import warnings
 
 import torch
+from torch._dynamo import graph_bytecode_inputs
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 
 from torch_tpu._compile.graph import CompiledGraph
 
@@ -55,7 +57,9 @@ class TpuBackend:
       warn_once(
         f"torch.compile: the backend 'tpu' has no options; ignored: {', '.join(sorted(options))}."
       )
-    return _lower(graph_module, example_inputs)
+    compiled = _lower(graph_module, example_inputs)
+    _pass_no_stream(graph_module)
+    return compiled
 
   def reset(self):
     """For torch.compiler.reset(). A graph's templates go with Dynamo's reference to it, and
@@ -63,11 +67,42 @@ class TpuBackend:
     _warned.clear()
 
 
+def _pass_no_stream(graph_module):
+  """Where there is an accelerator, Dynamo looks up the current stream before each call of a graph,
+  in case an operator of the graph asks for it by its number: 20 us. It emits that code after this
+  backend has run, if anything is registered then; here one that nobody asks for is taken back."""
+  registered = graph_bytecode_inputs.index_to_bytecode_constructor
+  if list(registered) == [graph_bytecode_inputs.CURRENT_STREAM_INDEX] and not any(
+    _takes_registered_objects(node)
+    for module in graph_module.modules()
+    if isinstance(module, torch.fx.GraphModule)
+    for node in module.graph.nodes
+  ):
+    registered.clear()
+
+
+def _takes_registered_objects(node):
+  target = node.target
+  if node.op != "call_function" or target is None:
+    return False
+  if isinstance(target, torch._ops.HigherOrderOperator):
+    return target.name() == "invoke_leaf_function"
+  module = target.namespace if hasattr(target, "namespace") else getattr(target, "__module__", "")
+  return "stream" in str(module)
+
+
 def _lower(graph_module, example_inputs):
+  inference = []
+
+  def compile_inference(graph_module, example_inputs):
+    graph = CompiledGraph(graph_module, "inference")
+    inference.append((graph, TracingContext.get().fw_metadata))
+    return graph
+
   lowering = aot_autograd(
     fw_compiler=_compiler("forward"),
     bw_compiler=_compiler("backward"),
-    inference_compiler=_compiler("inference"),
+    inference_compiler=compile_inference,
     partition_fn=min_cut_rematerialization_partition,
     keep_inference_input_mutations=True,
   )
@@ -75,7 +110,12 @@ def _lower(graph_module, example_inputs):
   with torch._functorch.config.patch(
     graphsafe_rng_functionalization=False, functionalize_rng_ops=False
   ):
-    return lowering(graph_module, example_inputs)
+    wrapped = lowering(graph_module, example_inputs)
+  direct = None
+  if inference:
+    graph, metadata = inference[0]
+    direct = graph.without_wrappers(wrapped, metadata, len(example_inputs))
+  return wrapped if direct is None else direct
 
 
 def _compiler(kind):

@@ -10,6 +10,7 @@ import logging
 import weakref
 
 import torch
+from torch._functorch._aot_autograd.schemas import PlainTensorMeta
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx.graph import _BoxedCodeGen
 
@@ -76,28 +77,58 @@ class CompiledGraph:
     graph_module.recompile()
     self.module = graph_module
     self.graph = _C.graph_new()
+    self.inputs = sum(node.op == "placeholder" for node in graph_module.graph.nodes)
+    self.outputs = len(graph_module.graph.output_node().args[0])
     self.constants = _lift_constants(graph_module)
     self.attempts = 0
-    self.calls = 0
+    self.calls = 0  # but for replays
     self.number = next(_numbers)
     _live[self.number] = self
 
   def describe(self):
     return {
       "kind": self.kind,
-      "calls": self.calls,
+      "calls": self.calls + _C.graph_replays(self.graph),
       "operations": sum(node.op == "call_function" for node in self.module.graph.nodes),
       "templates": _C.graph_templates(self.graph),
       "obstacle": self.obstacle,
     }
 
   def __call__(self, args):
-    self.calls += 1
+    args += self.constants
     if self.obstacle is None:
-      args += self.constants
       results = _C.graph_run(self.graph, args)
-      return results if results is not None else self._capture(args)
-    return self.module(args + self.constants)
+      if results is not None:
+        return results
+      self.calls += 1
+      return self._capture(args)
+    self.calls += 1
+    return self.module(args)
+
+  def without_wrappers(self, wrapped, metadata, count):
+    """A callable for `wrapped`, which is what AOTAutograd made of this graph for `count` inputs,
+    that goes through its wrappers only where there is no template. None where they do more than
+    to hand over arguments and results as they are, and to count writes."""
+    plain = (
+      count == self.inputs == len(metadata.input_info)
+      and metadata.num_outputs == self.outputs
+      and not metadata.num_mutated_inp_runtime_indices
+      and not metadata.num_outputs_aliased
+      and not metadata.num_intermediate_bases
+      and not metadata.dynamic_outputs
+      and not metadata.tokens
+      and not metadata.is_rng_op_functionalized
+      and metadata.grad_enabled_mutation is None
+      and not metadata.act_input_indices
+      and all(
+        isinstance(each, PlainTensorMeta)
+        for each in metadata.subclass_inp_meta + metadata.subclass_fw_graph_out_meta
+      )
+    )
+    if not plain:
+      return None
+    written = tuple(metadata.mutated_graph_handled_indices_seen_by_autograd)
+    return _C.graph_call(self.graph, tuple(self.constants), written, wrapped)
 
   def _capture(self, args):
     self.attempts += 1
