@@ -4,6 +4,7 @@
 # make tpu-compile   compiles our programs for TPUs (installs libtpu); needs none
 # make bench  speed table: this device beside PyTorch's CPU kernels
 # make golden rewrites the expected StableHLO in tests/golden
+# make docs   the documentation as a site, build/docs/index.html
 # make build | wheel | clean | distclean
 PYTHON ?= python3
 VENV   := .venv
@@ -22,7 +23,7 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test test-all bench bench-jax build build-tests wheel clean distclean venv check tidy \
-  format ctest ctest-all golden asan tsan pytest test-tpu-like tpu-compile
+  format ctest ctest-all golden asan tsan pytest test-tpu-like tpu-compile docs
 .DELETE_ON_ERROR:
 
 run: build
@@ -44,6 +45,10 @@ $(VENV)/.linked: $(VENV)/.run pyproject.toml torch_tpu/_version.py tools/link_in
 
 $(VENV)/.tpu: $(VENV)/.run requirements/tpu.txt
 	@tools/setup_venv.sh $(VENV) tpu $(PYTHON)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.run requirements/docs.txt
+	@tools/setup_venv.sh $(VENV) docs $(PYTHON)
 	@touch $@
 
 # --- build: CMake and Ninja decide what is out of date ---
@@ -155,6 +160,9 @@ bench: build
 # The peer of some bench lines, in an environment of its own.
 bench-jax: build
 	$(PY) benchmarks/bench.py --setup-jax
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 wheel: $(VENV)/.run
 	$(PY) -m pip wheel . --no-deps --no-build-isolation --wheel-dir dist

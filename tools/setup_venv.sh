@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the virtual environment and installs pinned packages.
-# Usage: setup_venv.sh VENV run|test|tpu [PYTHON]      (`run` first; `test` adds what tests need, `tpu` libtpu)
+# Usage: setup_venv.sh VENV run|test|tpu|docs [PYTHON]   (`run` first; the others add what tests need, libtpu, mkdocs)
 set -eu
 
 TORCH=2.13.0
@@ -72,6 +72,10 @@ case $stage in
   tpu)
     echo "Installing libtpu into $venv ..."
     pip_install --no-deps -r "$here/requirements/tpu.txt"
+    ;;
+  docs)
+    echo "Installing mkdocs into $venv ..."
+    pip_install -r "$here/requirements/docs.txt"
     ;;
   *)
     fail "setup_venv.sh: unknown stage '$stage'"
