@@ -1,6 +1,8 @@
 # make run    trains a small GPT on device "tpu" (sets everything up first)
 # make test   every kind of test; make test-all takes whole sweeps instead of parts, and the analyzer
 # make test-tpu-like   the Python tests on a plugin that behaves as a TPU's does
+# make test-ecosystem   Transformers, Accelerate, Lightning ... on the device (installs them)
+# make sweep  hundreds of model architectures on the device beside the CPU (needs ../shared/models)
 # make tpu-compile   compiles our programs for TPUs (installs libtpu); needs none
 # make bench  speed table: this device beside PyTorch's CPU kernels
 # make golden rewrites the expected StableHLO in tests/golden
@@ -23,7 +25,8 @@ C_FILES = $(shell find core shim tests -name '*.[ch]' -o -name '*.cpp')
 export PYTHONDONTWRITEBYTECODE := 1
 
 .PHONY: run test test-all bench bench-jax build build-tests wheel clean distclean venv check tidy \
-  format ctest ctest-all golden asan tsan pytest test-tpu-like tpu-compile docs
+  format ctest ctest-all golden asan tsan pytest test-tpu-like tpu-compile docs \
+  test-ecosystem sweep
 .DELETE_ON_ERROR:
 
 run: build
@@ -49,6 +52,20 @@ $(VENV)/.tpu: $(VENV)/.run requirements/tpu.txt
 
 $(VENV)/.docs: $(VENV)/.run requirements/docs.txt
 	@tools/setup_venv.sh $(VENV) docs $(PYTHON)
+	@touch $@
+
+# Libraries on top of PyTorch live in environments of their own, which see the packages of this one.
+ECOSYSTEM := .venv-ecosystem
+SWEEP     := .venv-sweep
+
+$(ECOSYSTEM)/.installed: $(VENV)/.test requirements/ecosystem.txt
+	@tools/setup_venv.sh $(ECOSYSTEM) ecosystem $(VENV)
+	@touch $@
+
+# Beside the other: Transformers imports a torchvision that it finds, and a CUDA build breaks that.
+$(SWEEP)/.installed: $(VENV)/.run requirements/ecosystem.txt requirements/sweep.txt
+	@tools/setup_venv.sh $(SWEEP) ecosystem $(VENV)
+	@tools/setup_venv.sh $(SWEEP) sweep
 	@touch $@
 
 # --- build: CMake and Ninja decide what is out of date ---
@@ -149,6 +166,14 @@ AS_ON_A_TPU = TORCH_TPU_PLATFORM=tpu TPU_LIKE_PLUGIN=$(CPU_PLUGIN) \
 
 test-tpu-like: build build-tests
 	$(AS_ON_A_TPU) OMP_NUM_THREADS=1 $(PY) -m pytest $(or $(ARGS),tests -n $(TEST_WORKERS))
+
+# ARGS="-k pipelines" for a part.
+test-ecosystem: build $(ECOSYSTEM)/.installed
+	OMP_NUM_THREADS=1 $(ECOSYSTEM)/bin/python -m pytest tests/integrations $(ARGS)
+
+# Goes on where it stopped; ARGS="--every 16" or "--only bert" for a part, "--again" to begin anew.
+sweep: build $(SWEEP)/.installed
+	$(PY) tools/sweep_models.py --python $(abspath $(SWEEP)/bin/python) $(ARGS)
 
 # ARGS="--dump DIR" for more programs, "--summary" for the committed table.
 tpu-compile: build build-tests $(VENV)/.tpu

@@ -1,6 +1,7 @@
 """Shared fixtures. The device under test is "tpu"; TORCH_TPU_TEST_DEVICE=cpu runs the same harness
 against PyTorch's own CPU kernels, which is how the harness itself is debugged."""
 
+import importlib.util
 import os
 import sys
 import tempfile
@@ -25,6 +26,9 @@ import torch
 from support import DEVICE, eager_mode, has_modes, release_caches
 
 torch.set_num_threads(1)
+
+# Those of `make test-ecosystem`.
+collect_ignore = [] if importlib.util.find_spec("transformers") else ["integrations"]
 
 
 def pytest_configure(config):

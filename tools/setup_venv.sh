@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the virtual environment and installs pinned packages.
 # Usage: setup_venv.sh VENV run|test|tpu|docs [PYTHON]   (`run` first; the others add what tests need, libtpu, mkdocs)
+#        setup_venv.sh VENV ecosystem BASE            (on top of the packages of the environment BASE)
 set -eu
 
 TORCH=2.13.0
@@ -76,6 +77,19 @@ case $stage in
   docs)
     echo "Installing mkdocs into $venv ..."
     pip_install -r "$here/requirements/docs.txt"
+    ;;
+  ecosystem)
+    echo "Installing libraries on top of PyTorch into $venv ..."
+    [ -x "$venv/bin/python" ] || "$3/bin/python" -m venv "$venv"
+    site='import sysconfig; print(sysconfig.get_paths()["purelib"])'
+    "$3/bin/python" -c "$site" >"$("$venv/bin/python" -c "$site")/base.pth"
+    pip_install -r "$here/requirements/ecosystem.txt" "torch==$TORCH"
+    ;;
+  sweep)
+    # torchvision, which timm wants, is the CPU build where there is one; it must not bring a torch.
+    pip_install -r "$here/requirements/sweep.txt"
+    pip_install --no-deps timm==1.0.31 diffusers==0.42.1
+    pip_install --no-deps "torchvision==0.28.0+cpu" 2>/dev/null || pip_install --no-deps torchvision==0.28.0
     ;;
   *)
     fail "setup_venv.sh: unknown stage '$stage'"
