@@ -22,6 +22,7 @@
 #include "graph_call.h"
 #include "hooks.h"
 #include "observer.h"
+#include "precision.h"
 #include "python_values.h"
 #include "runtime.h"
 #include "storage.h"
@@ -356,6 +357,19 @@ tpu_env_t find_env(const char* name) {
     throw_python_error();
   }
   return id;
+}
+PyObject* py_own_precision(PyObject*) {
+  const OwnPrecision own = own_precision();
+  return Py_BuildValue("(ii)", own.matmul, own.conv);
+}
+PyObject* py_set_own_precision(PyObject* args) {
+  OwnPrecision own;
+  parse(args, "ii", &own.matmul, &own.conv);
+  for (int level : {own.matmul, own.conv}) {
+    TORCH_CHECK_VALUE(level >= -1 && level <= TPU_PRECISION_DEFAULT, "no precision is ", level);
+  }
+  set_own_precision(own);
+  Py_RETURN_NONE;
 }
 PyObject* py_env_override(PyObject* args) {
   const char* name = nullptr;

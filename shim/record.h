@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "precision.h"
 #include "stacks.h"
 #include "storage.h"
 
@@ -158,14 +159,17 @@ class Call {
 
   // Records. False when the signature is not known yet and nothing was recorded.
   bool try_record() {
-    // The dtype of Python floats is a hidden argument of many operations; it becomes part of the
-    // signature only when someone changed it.
+    // The dtype of Python floats and the precision of products are hidden arguments of many
+    // operations; they become part of the signature only when someone changed them.
     if (C10_UNLIKELY(!salted_)) {
       salted_ = true;
       if (complex_numbers_ != 0) tpu_attrs_add_complex(attributes(), complex_numbers_);
       const c10::ScalarType dtype = c10::get_default_dtype_as_scalartype();
       if (dtype != c10::ScalarType::Float)
         tpu_attrs_add_default_dtype(attributes(), checked_dtype(dtype));
+      const tpu_precision_t precision = precision_of(call_.op);
+      if (C10_UNLIKELY(precision != TPU_PRECISION_HIGHEST))
+        tpu_attrs_add_precision(attributes(), precision);
       if (has_attrs_) TPU_THROW_IF_ERROR(tpu_attrs_intern(&attrs_, &call_.attrs));
     }
     call_.operand_count = static_cast<int>(operands_.size());

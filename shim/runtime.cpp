@@ -10,6 +10,7 @@
 
 #include "hooks.h"
 #include "host_ops.h"
+#include "precision.h"
 #include "python_values.h"
 
 namespace tpu_shim {
@@ -115,6 +116,7 @@ tpu_engine_t* start_engine() {
     tpu_engine_destroy(made);
     throw_status(status);
   }
+  g_rounds_products.store(tpu_device_platform(tpu_engine_device(made))->low_default_precision);
   static std::once_flag fork_handler;
   std::call_once(fork_handler, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
   g_engine.store(made, std::memory_order_release);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "precision.h"
 #include "storage.h"
 
 namespace tpu_shim {
@@ -22,6 +23,8 @@ int64_t first_byte(const tpu_operand_t& input) {
 Signature::Signature() {
   words.push_back(static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 1 |
                   static_cast<uint64_t>(at::globalContext().deterministicAlgorithms()));
+  if (g_rounds_products.load(std::memory_order_relaxed))
+    words.push_back(static_cast<uint64_t>(asked_precision(true)) << 2 | asked_precision(false));
 }
 
 uint64_t Signature::hash() const {

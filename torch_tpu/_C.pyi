@@ -156,6 +156,13 @@ def expect_nonfinite(expected: bool, /) -> bool:
   """While true, TORCH_TPU_CHECK_NONFINITE=1 takes NaN and infinity for no error. Gives whether they
   are looked for at all."""
 
+def own_precision() -> tuple[int, int]:
+  """Precision of float32 products of matrices and of convolutions: 0 all bits, 1 about 16, 2 about
+  8, or -1: as PyTorch's own switches say."""
+
+def set_own_precision(matmul: int, conv: int, /) -> None:
+  """Sets them for what is recorded from now on; ValueError for other numbers."""
+
 def op_table() -> list[tuple[str, str, str, str, str]]:
   """Every row of the op table: name, ATen overloads, family, flags, names in PyTorch's op_db. Names
   are separated by spaces; family and flags are as the table writes them."""

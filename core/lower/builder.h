@@ -190,8 +190,9 @@ const char* tpui_text_array(tpui_builder_t* b, int count,
                             const int64_t* values);                               // array<i64: ...>
 const char* tpui_text_ints(tpui_builder_t* b, int count, const int64_t* values);  // "1, 2"
 const char* tpui_text_type(tpui_builder_t* b, tpui_type_t type);
-/* Attribute of products of two operands: float32 keeps all its bits. */
-const char* tpui_text_precision(void);
+/* Attribute of products of two operands of this dtype: float32 keeps all its bits, unless the
+ * record being lowered says otherwise (tpu_precision_t). */
+const char* tpui_text_precision(const tpui_builder_t* b, tpu_dtype_t dtype);
 /* Region with one op on rank-0 arguments, such as "add": for reductions, scatters and the like. */
 const char* tpui_text_combiner(tpui_builder_t* b, const char* kind, tpu_dtype_t dtype);
 

@@ -32,10 +32,11 @@ typedef struct tpui_checked_t {
 struct tpui_builder_t {
   const tpu_program_t* program;
   const tpu_window_t* window;
-  tpu_status_t status;    // first failure
-  const char* op_name;    // of the record being lowered; "" outside
-  uint32_t record_index;  // of the same, in the window
-  tpu_strbuf_t body;      // operations, one a line
+  tpu_status_t status;        // first failure
+  const char* op_name;        // of the record being lowered; "" outside
+  uint32_t record_index;      // of the same, in the window
+  tpu_precision_t precision;  // of its products
+  tpu_strbuf_t body;          // operations, one a line
   int32_t next_id;
   tpui_arena_block_t* arena;
 

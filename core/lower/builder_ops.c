@@ -212,8 +212,17 @@ void tpui_arg_reduce(tpui_builder_t* b, const char* direction, tpui_hlo_t x, int
 
 /* --- matrices --- */
 
-const char* tpui_text_precision(void) {
-  return "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]";
+const char* tpui_text_precision(const tpui_builder_t* b, tpu_dtype_t dtype) {
+  static const char* const texts[] = {
+      [TPU_PRECISION_HIGHEST] =
+          "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]",
+      [TPU_PRECISION_HIGH] =
+          "precision_config = [#stablehlo<precision HIGH>, #stablehlo<precision HIGH>]",
+      [TPU_PRECISION_DEFAULT] =
+          "precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]",
+  };
+  bool asked = dtype == TPU_F32 || dtype == TPU_C64;
+  return texts[asked ? b->precision : TPU_PRECISION_HIGHEST];
 }
 
 static const char* dims_text(tpui_builder_t* b, const char* name, int count, const int* dims) {
@@ -308,7 +317,7 @@ tpui_hlo_t tpui_dot_general(tpui_builder_t* b, tpui_hlo_t x, tpui_hlo_t y, int b
                 dims_text(b, "rhs_contracting_dimensions", contract_count, y_contract));
   int length = (int)strlen(numbers) >= 2 ? (int)strlen(numbers) - 2 : 0;
   const char* attributes = tpui_text(b, "dot_dimension_numbers = #stablehlo.dot<%.*s>, %s", length,
-                                     numbers, tpui_text_precision());
+                                     numbers, tpui_text_precision(b, x.dtype));
   tpui_hlo_t operands[2] = {x, y};
   return tpui_raw(b, "stablehlo.dot_general", 2, operands, attributes, "", result_dtype, rank,
                   sizes);

@@ -86,16 +86,17 @@ static tpui_hlo_t write_convolution(const tpui_conv_t* c, tpui_hlo_t x, const ch
                         (long long)window->low[i], (long long)window->high[i]);
   }
   bool precise = tpui_target(b)->low_default_precision;
-  const char* attributes = tpui_text(
-      b,
-      "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
-      "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
-      "feature_group_count = %lld : i64, batch_group_count = %lld : i64%s%s}>",
-      layout_text(c, x_dims), layout_text(c, w_dims), layout_text(c, y_dims),
-      tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
-      tpui_text_array(b, c->spatial, window->lhs_dilation),
-      tpui_text_array(b, c->spatial, window->rhs_dilation), (long long)window->feature_groups,
-      (long long)window->batch_groups, precise ? ", " : "", precise ? tpui_text_precision() : "");
+  const char* attributes =
+      tpui_text(b,
+                "<{dimension_numbers = #stablehlo.conv<%sx%s->%s>, window_strides = %s, "
+                "padding = dense<[%s]> : tensor<%dx2xi64>, lhs_dilation = %s, rhs_dilation = %s, "
+                "feature_group_count = %lld : i64, batch_group_count = %lld : i64%s%s}>",
+                layout_text(c, x_dims), layout_text(c, w_dims), layout_text(c, y_dims),
+                tpui_text_array(b, c->spatial, window->stride), padding, c->spatial,
+                tpui_text_array(b, c->spatial, window->lhs_dilation),
+                tpui_text_array(b, c->spatial, window->rhs_dilation),
+                (long long)window->feature_groups, (long long)window->batch_groups,
+                precise ? ", " : "", precise ? tpui_text_precision(b, x.dtype) : "");
   const tpui_hlo_t operands[] = {x, w};
   return tpui_raw(b, "stablehlo.convolution", 2, operands, attributes, "", tpui_math_dtype(x.dtype),
                   c->spatial + 2, sizes);

@@ -141,6 +141,8 @@ static void lower_record(tpui_builder_t* b, uint32_t index) {
   tpui_op_lowering_t lowering = tpui_op_lowering(record.op);
   b->op_name = info->name;
   b->record_index = index;
+  b->precision = (info->flags & TPU_OP_PRODUCTS) != 0 ? tpu_attrs_precision(record.attrs)
+                                                      : TPU_PRECISION_HIGHEST;
   if (lowering.function == NULL) {
     tpui_fail(b, TPU_UNIMPLEMENTED, "no lowering for operation %d", (int)record.op);
     return;

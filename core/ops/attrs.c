@@ -92,6 +92,10 @@ void tpu_attrs_add_default_dtype(tpu_attrs_builder_t* builder, tpu_dtype_t dtype
   add_word(builder, TPU_ATTR_DEFAULT_DTYPE, (uint64_t)dtype);
 }
 
+void tpu_attrs_add_precision(tpu_attrs_builder_t* builder, tpu_precision_t precision) {
+  add_word(builder, TPU_ATTR_PRECISION, (uint64_t)precision);
+}
+
 static bool match_set(const void* item_pointer, const void* key_pointer) {
   const attrs_item_t* item = item_pointer;
   const tpu_attrs_builder_t* key = key_pointer;
@@ -181,9 +185,25 @@ int tpu_attrs_argument_count(tpu_attrs_id_t id) {
   return count;
 }
 
+// What stands behind the arguments; NULL when nothing of this kind does.
+static const uint64_t* value_beside(tpu_attrs_id_t id, tpu_attr_kind_t kind) {
+  const uint64_t* value = NULL;
+  for (int i = tpu_attrs_count(id) - 1; i >= 0 && value == NULL; --i) {
+    if (tpu_attr_kind(id, i) < TPU_ATTR_COMPLEX) break;
+    value = value_of_kind(id, i, kind);
+  }
+  return value;
+}
+
 tpu_dtype_t tpu_attrs_default_dtype(tpu_attrs_id_t id) {
-  const uint64_t* value = value_of_kind(id, tpu_attrs_count(id) - 1, TPU_ATTR_DEFAULT_DTYPE);
+  const uint64_t* value = value_beside(id, TPU_ATTR_DEFAULT_DTYPE);
   return value == NULL ? TPU_F32 : (tpu_dtype_t)value[1];
+}
+
+tpu_precision_t tpu_attrs_precision(tpu_attrs_id_t id) {
+  const uint64_t* value = value_beside(id, TPU_ATTR_PRECISION);
+  if (value == NULL || value[1] > TPU_PRECISION_DEFAULT) return TPU_PRECISION_HIGHEST;
+  return (tpu_precision_t)value[1];
 }
 
 int64_t tpu_attr_int(tpu_attrs_id_t id, int position, int64_t if_none) {

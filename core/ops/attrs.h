@@ -26,7 +26,16 @@ typedef enum tpu_attr_kind_t {
   // No arguments, and behind those: what the call's meaning depends on beside them.
   TPU_ATTR_COMPLEX,        // int: which operands are complex numbers
   TPU_ATTR_DEFAULT_DTYPE,  // tpu_dtype_t of Python's floats, where it is not F32
+  TPU_ATTR_PRECISION,      // tpu_precision_t, where it is not HIGHEST
 } tpu_attr_kind_t;
+
+/* Which bits of its operands a product of float32 looks at, on platforms that make a difference
+ * (tpu_platform_t.low_default_precision). A TPU multiplies in bfloat16, so often: */
+typedef enum tpu_precision_t {
+  TPU_PRECISION_HIGHEST,  // six times: all 24 bits
+  TPU_PRECISION_HIGH,     // three times: about 16
+  TPU_PRECISION_DEFAULT,  // once: 8
+} tpu_precision_t;
 
 #define TPU_ATTRS_MAX_WORDS 512
 
@@ -52,6 +61,7 @@ void tpu_attrs_add_double(tpu_attrs_builder_t* builder, double value);
 void tpu_attrs_add_text(tpu_attrs_builder_t* builder, const char* text, size_t size);
 void tpu_attrs_add_complex(tpu_attrs_builder_t* builder, int64_t operands);
 void tpu_attrs_add_default_dtype(tpu_attrs_builder_t* builder, tpu_dtype_t dtype);
+void tpu_attrs_add_precision(tpu_attrs_builder_t* builder, tpu_precision_t precision);
 
 /* Interns what was built. The empty set is id 0. */
 TPU_MUST_USE tpu_status_t tpu_attrs_intern(const tpu_attrs_builder_t* builder,
@@ -60,8 +70,9 @@ TPU_MUST_USE tpu_status_t tpu_attrs_intern(const tpu_attrs_builder_t* builder,
 /* Reading, by position. A wrong kind or position reads as "none", 0 or empty; lowering checks with
  * tpu_attr_kind where it matters. Pointers live forever. */
 int tpu_attrs_count(tpu_attrs_id_t id);
-int tpu_attrs_argument_count(tpu_attrs_id_t id);  // without the last two kinds
+int tpu_attrs_argument_count(tpu_attrs_id_t id);  // without the last three kinds
 tpu_dtype_t tpu_attrs_default_dtype(tpu_attrs_id_t id);
+tpu_precision_t tpu_attrs_precision(tpu_attrs_id_t id);
 tpu_attr_kind_t tpu_attr_kind(tpu_attrs_id_t id, int position);
 int64_t tpu_attr_int(tpu_attrs_id_t id, int position, int64_t if_none);
 tpu_dtype_t tpu_attr_dtype(tpu_attrs_id_t id, int position, tpu_dtype_t if_none);

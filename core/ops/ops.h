@@ -47,6 +47,8 @@ typedef enum tpu_op_flag_bits_t {
   TPU_OP_SPARSE = 1u << 13,  // touches few elements of operand 0: costs what it touches, also where
                              // that is a view of something large
   TPU_OP_HOST = 1u << 14,  // has no lowering: runs as a function of the core's user, in a host step
+  TPU_OP_PRODUCTS = 1u << 15,  // its float32 products have the precision that was asked for: those
+                               // of convolutions (TPU_FAMILY_CONV), or of matrices
 } tpu_op_flag_bits_t;
 
 /* How results relate to arguments; part of the signature. */

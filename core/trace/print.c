@@ -140,6 +140,9 @@ static void print_attribute(tpu_strbuf_t* text, tpu_attrs_id_t attrs, int positi
     case TPU_ATTR_DEFAULT_DTYPE:
       tpu_strbuf_printf(text, "default %s", tpu_dtype_hlo(tpu_attrs_default_dtype(attrs)));
       break;
+    case TPU_ATTR_PRECISION:
+      tpu_strbuf_printf(text, "precision %d", (int)tpu_attrs_precision(attrs));
+      break;
     default: tpu_strbuf_append(text, "none");
   }
 }

@@ -81,6 +81,7 @@ static void add_value(tpu_attrs_builder_t* b, const value_t* v) {
     case TPU_ATTR_TEXT: tpu_attrs_add_text(b, v->text, (size_t)v->count); break;
     case TPU_ATTR_COMPLEX: tpu_attrs_add_complex(b, v->number); break;
     case TPU_ATTR_DEFAULT_DTYPE: tpu_attrs_add_default_dtype(b, (tpu_dtype_t)v->number); break;
+    case TPU_ATTR_PRECISION: tpu_attrs_add_precision(b, (tpu_precision_t)v->number); break;
     default: tpu_attrs_add_none(b); break;
   }
 }

@@ -238,6 +238,8 @@ static void read_attribute(reader_t* r, tpu_attrs_builder_t* attrs) {
     if (reader_ok(r)) tpu_attrs_add_ints(attrs, numbers, (size_t)count);
   } else if (accept_text(r, "\"")) {
     read_text_attribute(r, attrs);
+  } else if (accept_text(r, "precision ")) {
+    tpu_attrs_add_precision(attrs, (tpu_precision_t)read_int(r));
   } else if ((dtype = accept_dtype(r)) != TPU_DTYPE_INVALID) {
     tpu_attrs_add_dtype(attrs, dtype);
   } else if (looks_double(r->at)) {

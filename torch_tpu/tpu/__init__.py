@@ -43,6 +43,7 @@ from .memory import (
   reset_peak_memory_stats,
 )
 from .modes import EagerMode, _ModuleWithEagerMode, get_eager_mode, set_eager_mode
+from ._precision import Precision, precision
 from .random import (
   get_rng_state,
   get_rng_state_all,
@@ -78,6 +79,7 @@ __all__ = [
   "EagerMode",
   "Event",
   "Explanation",
+  "Precision",
   "Stream",
   "StreamContext",
   "clear_cache",
@@ -116,6 +118,7 @@ __all__ = [
   "memory_stats",
   "memory_stats_as_nested_dict",
   "memory_summary",
+  "precision",
   "reset_accumulated_memory_stats",
   "reset_max_memory_allocated",
   "reset_peak_memory_stats",
