@@ -10,12 +10,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "adapter.h"
 #include "base/alloc.h"
 #include "compile/topology.h"
 #include "debug_checks.h"
 #include "decompose.h"
+#include "engine/ahead.h"
 #include "fallback.h"
 #include "generator.h"
 #include "graph.h"
@@ -114,14 +116,24 @@ PyObject* py_set_eager_mode(PyObject* args) {
 
 PyObject* py_compile_for(PyObject* args) {
   const char *plugin = nullptr, *platform = nullptr, *target = nullptr, *text = nullptr;
-  parse(args, "ssss", &plugin, &platform, &target, &text);
-  tpu_program_bytes_t bytes{};
+  int optimized = 0;
+  parse(args, "ssss|p", &plugin, &platform, &target, &text, &optimized);
+  tpu_compiled_t made{};
+  const std::unique_ptr<tpu_compiled_t, void (*)(tpu_compiled_t*)> owner(&made, tpu_compiled_free);
   without_gil([&] {
     TPU_THROW_IF_ERROR(tpu_topology_compile(plugin, platform_kind(platform), target, text,
-                                            std::strlen(text), &bytes));
+                                            std::strlen(text), optimized != 0, &made));
   });
   PyRef dict(PyDict_New());
-#define TPU_BYTES(name) set_int(dict.get(), #name, bytes.name)
+  set_item(dict.get(), "flops", PyFloat_FromDouble(made.cost.flops));
+  set_item(dict.get(), "traffic", PyFloat_FromDouble(made.cost.bytes));
+  set_item(dict.get(), "transcendentals", PyFloat_FromDouble(made.cost.transcendentals));
+  if (optimized != 0) {
+    set_item(dict.get(), "optimized",
+             PyBytes_FromStringAndSize(tpu_strbuf_text(&made.optimized),
+                                       static_cast<Py_ssize_t>(made.optimized.size)));
+  }
+#define TPU_BYTES(name) set_int(dict.get(), #name, made.bytes.name)
   TPU_BYTES(code);
   TPU_BYTES(arguments);
   TPU_BYTES(outputs);
@@ -129,6 +141,88 @@ PyObject* py_compile_for(PyObject* args) {
   TPU_BYTES(temporaries);
   TPU_BYTES(peak);
   return dict.release();
+}
+
+// --- ahead of time ---
+
+PyObject* py_ahead_begin(PyObject* args) {
+  const char* platform = nullptr;
+  parse(args, "s", &platform);
+  const tpu_platform_t* target = tpu_platform_get(platform_kind(platform));
+  without_gil([&] { TPU_THROW_IF_ERROR(tpu_engine_ahead_begin(engine())); });
+  g_rounds_products.store(target->low_default_precision);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_ahead_declare(PyObject* args) {
+  PyObject* list = nullptr;
+  parse(args, "O!", &PyList_Type, &list);
+  std::vector<tpu_operand_t> operands;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* object = PyList_GET_ITEM(list, i);
+    TORCH_CHECK_TYPE(THPVariable_Check(object), "a list of tensors is needed");
+    const at::Tensor& tensor = THPVariable_Unpack(object);
+    TORCH_CHECK_VALUE(is_tpu(tensor), "a tensor on ", tensor.device(), " is not the device's");
+    tensor_operand(tensor, &operands.emplace_back());
+  }
+  without_gil([&] {
+    TPU_THROW_IF_ERROR(
+        tpu_engine_ahead_declare(engine(), static_cast<int>(operands.size()), operands.data()));
+  });
+  Py_RETURN_NONE;
+}
+
+void end_of_ahead() {
+  g_rounds_products.store(tpu_device_platform(device())->low_default_precision);
+}
+
+void py_ahead_cancel() {
+  tpu_engine_ahead_cancel(engine());
+  end_of_ahead();
+}
+
+// (number, external, given, dtype as NumPy's names would have it, sizes, bytes)
+PyObject* ahead_value(const tpu_ahead_value_t& value) {
+  const tpu_meta_t* meta = tpu_meta_get(value.meta);
+  PyRef sizes(PyTuple_New(meta->rank));
+  for (int i = 0; i < meta->rank; ++i) {
+    PyTuple_SET_ITEM(sizes.get(), i, PyLong_FromLongLong(meta->sizes[i]));
+  }
+  return Py_BuildValue("(IOOsOL)", value.number, value.external ? Py_True : Py_False,
+                       value.given ? Py_True : Py_False, tpu_dtype_hlo(meta->dtype), sizes.get(),
+                       static_cast<long long>(tpu_meta_bytes(meta)));
+}
+
+PyObject* ahead_values(const tpu_ahead_value_t* values, uint32_t count) {
+  PyRef list(PyList_New(count));
+  for (uint32_t k = 0; k < count; ++k) {
+    PyObject* item = ahead_value(values[k]);
+    if (item == nullptr) throw_python_error();
+    PyList_SET_ITEM(list.get(), k, item);
+  }
+  return list.release();
+}
+
+PyObject* py_ahead_end(PyObject* args) {
+  const char* platform = nullptr;
+  parse(args, "s", &platform);
+  const tpu_platform_kind_t kind = platform_kind(platform);
+  tpu_ahead_t* made = nullptr;
+  tpu_status_t status = nullptr;
+  without_gil([&] { status = tpu_engine_ahead_end(engine(), kind, &made); });
+  end_of_ahead();
+  TPU_THROW_IF_ERROR(status);
+  const std::unique_ptr<tpu_ahead_t, void (*)(tpu_ahead_t*)> owner(made, tpu_ahead_free);
+  PyRef list(PyList_New(made->launch_count));
+  for (uint32_t i = 0; i < made->launch_count; ++i) {
+    const tpu_ahead_launch_t& launch = made->launches[i];
+    PyRef inputs(ahead_values(launch.inputs, launch.input_count));
+    PyRef outputs(ahead_values(launch.outputs, launch.output_count));
+    PyObject* item = Py_BuildValue("(sOO)", launch.text, inputs.get(), outputs.get());
+    if (item == nullptr) throw_python_error();
+    PyList_SET_ITEM(list.get(), i, item);
+  }
+  return list.release();
 }
 
 // --- graphs ---

@@ -30,7 +30,8 @@ PROGRAMS = """
     text = "".join(path.read_text() for path in new)
     found = set()
     for kind, words in (("dot", "dot_general"), ("conv", "stablehlo.convolution")):
-      for level in re.findall(words + r'".*precision_config = \\[#stablehlo<precision (\\w+)>', text):
+      config = words + r'".*precision_config = \\[#stablehlo<precision (\\w+)>'
+      for level in re.findall(config, text):
         found.add(f"{kind} {level}")
     return sorted(found)
 
@@ -68,7 +69,8 @@ PROGRAMS = """
   found["backends"] = all_of(backends)
   found["tpu"] = all_of(lambda: set_tpu("tf32"))
   with torch.tpu.precision("default"):
-    found["context"] = asked(lambda: torch.mm(x, x) - 1) + asked(lambda: F.conv2d(image, kernel) - 1)
+    found["context"] = asked(lambda: torch.mm(x, x) - 1)
+    found["context"] += asked(lambda: F.conv2d(image, kernel) - 1)
   found["after"] = asked(lambda: torch.mm(x, x) - 2)
   set_tpu("none")
   torch.backends.mkldnn.conv.fp32_precision = "none"

@@ -14,23 +14,23 @@ the reason: an entry that compiles is as wrong as a failure that is not listed.
 import argparse
 import hashlib
 import json
-import os
 import re
-import select
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from torch_tpu import _discovery  # noqa: E402
+from torch_tpu.aot._compiler import DIED, Child  # noqa: E402
+
 FOLDER = ROOT / "tests" / "tpu_compile"
 GOLDEN = ROOT / "build/tests/tests/golden/tpu_golden"
 TARGETS = ("v5e:1x1", "v6e:1x1")
 SECONDS = 60  # of a processor, for one program
-DIED = "the compiler died"
-MOST_MEMORY = 3 << 30  # of a child, which is then replaced
 
 
 class Program(NamedTuple):
@@ -75,79 +75,6 @@ def collect(dumps, sample):
   return [found[key] for key in keys]
 
 
-# --- children ---
-
-
-def serve():
-  """In a child: a line names plugin, target and a file; the answer is a line of JSON."""
-  import resource
-
-  from torch_tpu import _C
-
-  print("ready", flush=True)
-  for line in sys.stdin:
-    plugin, target, path = json.loads(line)
-    begun = time.process_time()
-    try:
-      answer = _C.compile_for(plugin, "tpu", target, Path(path).read_text())
-    except (RuntimeError, NotImplementedError) as error:
-      answer = {"error": str(error)}
-    answer["seconds"] = round(time.process_time() - begun, 3)
-    answer["last"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_MEMORY
-    print(json.dumps(answer), flush=True)
-    if answer["last"]:
-      return
-
-
-class Child:
-  """A process that compiles, started when needed and replaced when it ends or takes too long."""
-
-  def __init__(self):
-    self.process = None
-
-  def start(self):
-    env = os.environ | {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
-    self.process = subprocess.Popen(
-      [sys.executable, __file__, "--serve"],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      env=env,
-    )
-    if self.read() != "ready":
-      raise SystemExit("tpu_compile: a child did not start: python tools/tpu_compile.py --serve")
-
-  def cpu_seconds(self):
-    fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-  def read(self):
-    """A line, or None when there is none in time; the machine may be busy with other things."""
-    begun = self.cpu_seconds()
-    while not select.select([self.process.stdout], [], [], 0.5)[0]:
-      if self.cpu_seconds() > begun + SECONDS:
-        return None
-    return self.process.stdout.readline().decode().strip()
-
-  def stop(self):
-    if self.process is not None:
-      self.process.kill()
-      self.process.wait()
-      self.process = None
-
-  def compile(self, plugin, target, path):
-    if self.process is None or self.process.poll() is not None:
-      self.start()
-    self.process.stdin.write((json.dumps([plugin, target, str(path)]) + "\n").encode())
-    self.process.stdin.flush()
-    line = self.read()
-    answer = json.loads(line) if line else {}
-    if answer.pop("last", True):
-      self.stop()
-    return answer or {"error": DIED if line == "" else f"took more than {SECONDS} CPU s"}
-
-
 # --- results ---
 
 
@@ -169,18 +96,14 @@ def compile_all(programs, plugin, target):
   path = results_path(plugin, target)
   path.parent.mkdir(parents=True, exist_ok=True)
   rows = known_results(path)
-  child, text_path = Child(), path.with_suffix(f".{os.getpid()}.mlir")
-  with open(path, "a") as file:
+  with open(path, "a") as file, Child(SECONDS) as child:
     for program in programs:
       if program.key in rows:
         continue
-      text_path.write_text(program.text)
       row = {"key": program.key, "origin": program.origin}
-      rows[program.key] = row | child.compile(plugin, target, text_path)
+      rows[program.key] = row | child.compile(plugin, target, program.text)
       file.write(json.dumps(rows[program.key]) + "\n")
       file.flush()
-  child.stop()
-  text_path.unlink(missing_ok=True)
   return {program.key: rows[program.key] for program in programs}
 
 
@@ -240,13 +163,7 @@ def main():
   parser.add_argument("--target", action="append", metavar="NAME", help="libtpu's, as v5e:1x1")
   parser.add_argument("--sample", type=int, default=0, metavar="N")
   parser.add_argument("--summary", action="store_true")
-  parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
   options = parser.parse_args()
-  if options.serve:
-    return serve()
-  sys.path.insert(0, str(ROOT))
-  from torch_tpu import _discovery
-
   plugin = _discovery.locate("tpu")
   if not plugin:
     raise SystemExit("tpu_compile: libtpu is not installed: pip install -r requirements/tpu.txt")

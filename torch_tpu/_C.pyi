@@ -76,10 +76,24 @@ def empty_cache() -> None:
 def clear_cache() -> None:
   """Forgets plans and compiled programs in memory, not on disk."""
 
-def compile_for(plugin: str, platform: str, target: str, text: str, /) -> dict[str, int]:
+def compile_for(plugin: str, platform: str, target: str, text: str, keep: bool = False, /) -> dict:
   """Compiles StableHLO for a target of the plugin's, such as 'v5e:1x1' of libtpu's, and gives the
-  bytes it needs: code, arguments, outputs, aliased, temporaries and peak. No device is started.
-  RuntimeError if it does not compile."""
+  bytes it needs (int): code, arguments, outputs, aliased, temporaries and peak; flops, traffic
+  (bytes) and transcendentals of a run (float, -1: not known); if wanted, optimized (bytes), an
+  HloModuleProtoWithConfig. No device is started. RuntimeError if it does not compile."""
+
+def ahead_begin(platform: str, /) -> None:
+  """What this thread records from now on is not launched: core/engine/ahead.h."""
+
+def ahead_declare(tensors: list[torch.Tensor], /) -> None:
+  """Says what these tensors look like, should they have no content."""
+
+def ahead_end(platform: str, /) -> list[tuple[str, list[tuple], list[tuple]]]:
+  """Ends it. Per launch the program's StableHLO, its inputs and its outputs: (number, external,
+  given, dtype, sizes, bytes) each."""
+
+def ahead_cancel() -> None:
+  """Ends it without programs."""
 
 def graph_new() -> object:
   """A graph without templates."""

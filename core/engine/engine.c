@@ -15,15 +15,18 @@
 
 static int64_t at_most(int64_t number, int64_t most) { return number < most ? number : most; }
 
-static void choose_limits(tpu_engine_t* e) {
+void tpui_partition_write_for(tpu_partition_options_t* options, const tpu_platform_t* platform) {
   int64_t program = at_most(tpu_env_int(TPU_ENV_PROGRAM_OPS), MOST_RECORDS);
-  int64_t window = at_most(tpu_env_int(TPU_ENV_WINDOW_OPS), MOST_RECORDS);
-  const tpu_platform_t* platform = tpu_device_platform(e->device);
-  e->partition.max_records = program > 0 ? (uint32_t)program : (uint32_t)platform->program_ops;
+  options->max_records = program > 0 ? (uint32_t)program : (uint32_t)platform->program_ops;
   // With small programs asked for, small repeats too.
-  e->partition.min_records =
-      (uint32_t)at_most(e->partition.max_records / 4, (int64_t)platform->repeat_ops);
-  e->partition.platform = platform;
+  options->min_records = (uint32_t)at_most(options->max_records / 4, (int64_t)platform->repeat_ops);
+  options->platform = platform;
+  options->host_calls = false;
+}
+
+static void choose_limits(tpu_engine_t* e) {
+  int64_t window = at_most(tpu_env_int(TPU_ENV_WINDOW_OPS), MOST_RECORDS);
+  tpui_partition_write_for(&e->partition, tpu_device_platform(e->device));
   e->partition.host_calls = tpu_device_has_host_calls(e->device);
   e->code_limit = tpu_env_int(TPU_ENV_PROGRAM_CACHE_BYTES);
   e->window_limit = window > 0 ? (uint32_t)window : 1;

@@ -21,8 +21,7 @@ static void count_undo(const tpui_lane_t* lane, int32_t by) {
   }
 }
 
-/* flags: one byte per value (live), then one per external (nobody else holds it). */
-static tpu_status_t mark_flags(tpui_lane_t* lane, uint8_t** out_live, uint8_t** out_dead) {
+tpu_status_t tpui_mark_flags(tpui_lane_t* lane, uint8_t** out_live, uint8_t** out_dead) {
   tpu_engine_t* e = lane->engine;
   const tpu_recorder_t* r = &lane->recorder;
   TPU_RETURN_IF_ERROR(
@@ -142,7 +141,7 @@ static tpu_status_t flush_now(tpui_lane_t* lane, tpui_plan_t** out_plan, bool* o
   tpui_variant_t* variant = NULL;
   tpui_flight_t* flight = NULL;
   tpu_recorder_window(&lane->recorder, &window);
-  TPU_RETURN_IF_ERROR(mark_flags(lane, &live, &dead));
+  TPU_RETURN_IF_ERROR(tpui_mark_flags(lane, &live, &dead));
   TPU_RETURN_IF_ERROR(plan_window(lane, &window, live, dead, out_plan, &variant));
   tpui_plan_t* plan = *out_plan;
   *out_waits = variant == NULL;
@@ -177,7 +176,7 @@ static tpu_status_t drain_flights(tpu_engine_t* e) {
  * at the window, and a lane's windows are launched in the order in which they were recorded. */
 tpu_status_t tpui_flush(tpui_lane_t* lane) {
   tpu_engine_t* e = lane->engine;
-  bool waits = true;
+  bool waits = !lane->ahead;
   while (waits) {
     TPU_RETURN_IF_ERROR(tpui_wait_for_room(e));
     tpui_flags_bound(e);
@@ -261,6 +260,7 @@ static tpu_status_t flush_if_due(tpui_lane_t* lane) {
   if (TPU_LIKELY(e->mode == TPU_MODE_FUSED && lane->recorder.record_count < lane->flush_at)) {
     return NULL;
   }
+  if (TPU_UNLIKELY(lane->ahead)) return NULL;
   bool due;
   TPU_RETURN_IF_ERROR(tpui_window_is_due(lane, &due));
   if (!due) return NULL;

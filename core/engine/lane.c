@@ -96,7 +96,8 @@ static tpu_status_t find_own(tpu_engine_t* e, tpui_thread_t* thread, tpui_lane_t
   }
   TPU_RETURN_IF_ERROR(tpui_lanes_flush(e, false));
   for (tpui_lane_t* lane = e->lanes; lane != NULL; lane = lane->next) {
-    if (has_ended(lane) && lane->recorder.record_count == 0 && lane->capture == NULL) found = lane;
+    bool idle = lane->recorder.record_count == 0 && lane->capture == NULL && !lane->ahead;
+    if (has_ended(lane) && idle) found = lane;
   }
   if (found == NULL) TPU_RETURN_IF_ERROR(make_lane(e, &found));
   own_lane(thread, found);
@@ -180,7 +181,12 @@ static const tpu_storage_t* find_elsewhere(const tpui_lane_t* lane, const tpui_t
 static tpu_status_t settle_touched(tpui_lane_t* lane, const tpui_touch_t* touch) {
   const tpu_storage_t* storage;
   while ((storage = find_elsewhere(lane, touch)) != NULL) {
-    TPU_RETURN_IF_ERROR(tpui_flush(recorded_in(lane->engine, storage)));
+    tpui_lane_t* other = recorded_in(lane->engine, storage);
+    if (other->ahead) {
+      return tpu_status_make(TPU_FAILED_PRECONDITION,
+                             "a tensor of another thread's program for later has no content");
+    }
+    TPU_RETURN_IF_ERROR(tpui_flush(other));
   }
   return NULL;
 }
@@ -248,7 +254,7 @@ void tpui_lanes_expect_nothing(tpu_engine_t* e) {
 
 bool tpui_lanes_waiting(const tpu_engine_t* e) {
   for (const tpui_lane_t* lane = e->lanes; lane != NULL; lane = lane->next) {
-    if (lane->recorder.record_count > 0) return true;
+    if (lane->recorder.record_count > 0 && !lane->ahead) return true;
   }
   return false;
 }

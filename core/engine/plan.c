@@ -17,6 +17,7 @@ typedef struct maker_t {
   tpu_window_t window;  // the plan's, with this window's slots
   tpui_variant_t* variant;
   const uint8_t* external_dead;
+  const tpui_program_sink_t* sink;  // NULL: programs become steps
 } maker_t;
 
 /* Numbers that a program is worth specialising for: they let XLA drop or simplify work. */
@@ -222,6 +223,15 @@ static tpu_status_t make_steps(maker_t* m, batch_t* batch) {
   return tpu_steps_plan_releases(variant->steps, count, variant->live, m->window.value_count);
 }
 
+/* Hands all texts over. */
+static tpu_status_t pour_out(const maker_t* m, const batch_t* batch) {
+  for (uint32_t p = 0; p < batch->partition->program_count; ++p) {
+    TPU_RETURN_IF_ERROR(
+        m->sink->take(m->sink->user, &batch->partition->programs[p], &batch->lowered[p]));
+  }
+  return NULL;
+}
+
 /* Makes the steps of a partition. A program's failure is kept in its step when `keep_errors`. */
 static tpu_status_t realize_partition(maker_t* m, const tpu_partition_t* partition,
                                       bool keep_errors) {
@@ -229,9 +239,13 @@ static tpu_status_t realize_partition(maker_t* m, const tpu_partition_t* partiti
   TPU_RETURN_IF_ERROR(open_batch(partition, &batch));
   tpu_status_t status = make_hosts(m, &batch);
   if (status == NULL) status = lower_all(m, &batch, keep_errors);
-  if (status == NULL) status = compile_all(m, &batch);
-  if (status == NULL && !keep_errors) status = first_error(&batch);
-  if (status == NULL) status = make_steps(m, &batch);
+  if (m->sink != NULL) {
+    if (status == NULL) status = pour_out(m, &batch);
+  } else {
+    if (status == NULL) status = compile_all(m, &batch);
+    if (status == NULL && !keep_errors) status = first_error(&batch);
+    if (status == NULL) status = make_steps(m, &batch);
+  }
   close_batch(&batch);
   return status;
 }
@@ -302,6 +316,25 @@ tpu_status_t tpui_variant_make(const tpui_plan_t* plan, const tpu_slot_t* slots,
     for (size_t k = 0; k < v; ++k) variant->live[k] |= plan->variants[i]->live[k];
   }
   return NULL;
+}
+
+tpu_status_t tpui_plan_write(const tpui_planner_t* planner, const tpu_window_t* window,
+                             const uint8_t* live, const uint8_t* external_dead,
+                             const tpui_program_sink_t* sink) {
+  tpui_plan_cache_t cache = {0};
+  tpui_plan_t* plan = NULL;
+  bool dropped;
+  TPU_RETURN_IF_ERROR(tpui_plan_add(&cache, window, 0, &plan, &dropped));
+  maker_t m = {
+      .planner = planner, .window = plan->window, .external_dead = external_dead, .sink = sink};
+  tpu_status_t status = tpui_variant_make(plan, window->slots, live, &m.variant);
+  if (status == NULL) {
+    m.window.slots = m.variant->slot_values;
+    status = fill_variant(&m);
+  }
+  tpui_variant_free(m.variant);
+  tpui_plan_cache_clear(&cache);
+  return status;
 }
 
 static tpu_status_t fill_or_single(maker_t* m) {

@@ -15,6 +15,7 @@
 
 #include "compile/compile.h"
 #include "launch/launch.h"
+#include "lower/lower.h"
 #include "partition/partition.h"
 
 /* One allocation but for its steps. */
@@ -129,6 +130,17 @@ TPU_MUST_USE tpu_status_t tpui_variant_make(const tpui_plan_t* plan, const tpu_s
 TPU_MUST_USE tpu_status_t tpui_variant_fill(const tpui_planner_t* planner, const tpui_plan_t* plan,
                                             tpui_variant_t* variant, const uint8_t* external_dead);
 void tpui_plan_adopt(tpui_plan_t* plan, tpui_variant_t* variant);
+
+/* Takes the programs of a window as text, in the order of their launches. */
+typedef struct tpui_program_sink_t {
+  tpu_status_t (*take)(void* user, const tpu_program_t* program, const tpu_lowered_t* lowered);
+  void* user;
+} tpui_program_sink_t;
+/* Partition and lower as for a plan that is made anew, for planner->partition.platform; nothing is
+ * compiled and nothing kept. The first error of the lowering or of the sink ends it. */
+TPU_MUST_USE tpu_status_t tpui_plan_write(const tpui_planner_t* planner, const tpu_window_t* window,
+                                          const uint8_t* live, const uint8_t* external_dead,
+                                          const tpui_program_sink_t* sink);
 
 /* Elements that the window reads and makes. A double: their sum may exceed int64. */
 double tpui_window_elements(const tpu_window_t* window);

@@ -38,6 +38,9 @@ typedef struct tpui_undo_t {
   tpu_value_t *failed, *adopted;
 } tpui_undo_t;
 
+/* Storages of one allocation. */
+#define TPUI_SLAB_STORAGES 256
+
 /* Records after which a window without a sync is searched for a loop. */
 #define TPUI_LOOP_CHECK 4096
 /* A loop's windows hold as many turns as make at least this many records. */
@@ -58,6 +61,7 @@ typedef struct tpui_lane_t {
   uint32_t loop_length;      // records of some turns of a loop that never syncs; 0: none known
   uint32_t loop_misses;      // its windows in a row that were not expected
   bool window_recurs;        // it holds records that somebody knows to come again
+  bool ahead;                // nothing is launched: see ahead.h
   tpui_plan_t* last_plan;    // whose successor is expected next
   tpui_capture_t* capture;   // NULL while nobody captures here
   struct tpui_lane_t* next;  // of the engine's
@@ -129,6 +133,9 @@ static inline tpui_planner_t tpui_planner(const tpu_engine_t* e) {
   planner.partition.checks = tpu_env_bool(TPU_ENV_CHECK_INDEX);
   return planner;
 }
+
+/* Limits and facts for programs of this platform, without host calls. */
+void tpui_partition_write_for(tpu_partition_options_t* options, const tpu_platform_t* platform);
 
 static inline void tpui_storage_set(tpu_storage_t* storage, tpu_value_t* value) {
   storage->value = value;

@@ -6,15 +6,13 @@
 #include "engine/watch.h"
 #include "ops/op_ids.h"
 
-#define SLAB_STORAGES 256
-
 static tpu_status_t grow_storages(tpu_engine_t* e) {
   TPU_RETURN_IF_ERROR(tpu_grow((void**)&e->storage_slabs, &e->storage_slab_capacity,
                                e->storage_slab_count + 1, sizeof(void*)));
   tpu_storage_t* slab = NULL;
-  TPU_RETURN_IF_ERROR(tpu_calloc(SLAB_STORAGES, sizeof(tpu_storage_t), (void**)&slab));
+  TPU_RETURN_IF_ERROR(tpu_calloc(TPUI_SLAB_STORAGES, sizeof(tpu_storage_t), (void**)&slab));
   e->storage_slabs[e->storage_slab_count++] = slab;
-  for (int i = SLAB_STORAGES - 1; i >= 0; --i) {
+  for (int i = TPUI_SLAB_STORAGES - 1; i >= 0; --i) {
     slab[i].next_free = e->free_storages;
     e->free_storages = &slab[i];
   }
@@ -82,10 +80,9 @@ int64_t tpu_storage_nbytes(const tpu_storage_t* storage) { return storage->nbyte
 
 tpu_storage_state_t tpu_storage_state(const tpu_storage_t* storage) {
   static const tpu_storage_state_t states[] = {
-      [TPU_VALUE_RECORDED] = TPU_STORAGE_RECORDED,
-      [TPU_VALUE_LAUNCHED] = TPU_STORAGE_LAUNCHED,
-      [TPU_VALUE_READY] = TPU_STORAGE_READY,
-      [TPU_VALUE_FAILED] = TPU_STORAGE_FAILED,
+      [TPU_VALUE_RECORDED] = TPU_STORAGE_RECORDED, [TPU_VALUE_LAUNCHED] = TPU_STORAGE_LAUNCHED,
+      [TPU_VALUE_READY] = TPU_STORAGE_READY,       [TPU_VALUE_FAILED] = TPU_STORAGE_FAILED,
+      [TPU_VALUE_HOLLOW] = TPU_STORAGE_READY,
   };
   tpu_engine_t* e = storage->engine;
   tpu_mutex_lock(&e->lock);
@@ -172,7 +169,12 @@ tpu_status_t tpui_storage_ensure_value(tpui_lane_t* lane, tpu_storage_t* storage
     TPU_RETURN_IF_ERROR(tpui_storage_flat(storage, tpu_meta_get(view)->dtype, &meta));
   }
   tpu_value_t* value = NULL;
-  TPU_RETURN_IF_ERROR(tpui_record_internal(lane, TPU_OP_STORAGE_ZERO, 0, NULL, meta, &value));
+  if (TPU_UNLIKELY(lane->ahead)) {
+    TPU_RETURN_IF_ERROR(tpu_value_create(&lane->engine->pool, meta, &value));
+    value->state = TPU_VALUE_HOLLOW;
+  } else {
+    TPU_RETURN_IF_ERROR(tpui_record_internal(lane, TPU_OP_STORAGE_ZERO, 0, NULL, meta, &value));
+  }
   return tpui_storage_bind(lane, storage, value, false);
 }
 
@@ -256,6 +258,10 @@ tpu_status_t tpui_prepare_operands(tpui_lane_t* lane, int count, const tpu_opera
       tpui_told(lane->engine, storage->value);
       return tpu_status_annotate(tpu_status_copy(storage->value->failed.error),
                                  "%s reads a tensor whose computation failed", reader);
+    }
+    if (TPU_UNLIKELY(storage->value->state == TPU_VALUE_HOLLOW && !lane->ahead)) {
+      return tpu_status_make(TPU_FAILED_PRECONDITION,
+                             "%s reads a tensor of another thread's program for later", reader);
     }
   }
   return NULL;

@@ -67,6 +67,10 @@ static tpu_status_t readable_value(tpui_lane_t* lane, const tpu_operand_t* tenso
     tpui_told(e, value);
     return tpu_status_copy(value->failed.error);
   }
+  if (value->state == TPU_VALUE_HOLLOW) {
+    return tpu_status_make(TPU_FAILED_PRECONDITION,
+                           "a tensor of another thread's program for later has no content");
+  }
   if (is_piece(value, tensor) && !is_cut(e, value, view)) {
     *out_offset = tensor->offset * (int64_t)tpu_dtype_bytes(view->dtype);
     tpu_value_retain(value);
@@ -93,6 +97,12 @@ static tpu_status_t read_locked(tpui_lane_t* lane, const tpu_operand_t* tensor, 
   }
   if (TPU_UNLIKELY(lane->capture != NULL) && tpui_capture_is_mine(lane)) {
     tpui_capture_touched(lane, "it reads a tensor's content on the host");
+  }
+  if (size > 0 && TPU_UNLIKELY(lane->ahead)) {
+    return tpu_status_make(
+        TPU_FAILED_PRECONDITION,
+        "a program for later asks for a tensor's content, which is not known yet "
+        "(item(), a print, a branch on data, a copy to the host)");
   }
   if (size == 0 || tensor->storage->value == NULL) return NULL;
   tpu_value_t* value = NULL;

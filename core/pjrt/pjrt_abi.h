@@ -399,6 +399,19 @@ typedef struct pjrt_executable_get_compiled_memory_stats_args_t {
   int64_t peak_unpadded_heap_bytes;
 } pjrt_executable_get_compiled_memory_stats_args_t;
 
+typedef struct pjrt_executable_get_cost_analysis_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_executable_t* executable;
+  size_t num_properties;                 // out
+  const pjrt_named_value_t* properties;  // out; live as long as the executable
+} pjrt_executable_get_cost_analysis_args_t;
+
+typedef struct pjrt_executable_optimized_program_args_t {
+  PJRT_ARGS_HEAD;
+  pjrt_executable_t* executable;
+  pjrt_program_t* program;  // out: without room for the code its size and format, else the code
+} pjrt_executable_optimized_program_args_t;
+
 typedef struct pjrt_executable_serialize_args_t {
   PJRT_ARGS_HEAD;
   const pjrt_executable_t* executable;

@@ -2,7 +2,8 @@
  *
  * A value is RECORDED while its record waits in the window, LAUNCHED while its program is queued or
  * runs, READY once a buffer holds its content, FAILED when its program could not be compiled or
- * run. All fields belong to the engine lock; those who hold a reference to a READY value may read
+ * run. A tensor's own state of having no content yet is HOLLOW while programs are written ahead of
+ * time. All fields belong to the engine lock; those who hold a reference to a READY value may read
  * its buffer without.
  */
 #ifndef TPU_TRACE_VALUE_H_
@@ -15,6 +16,7 @@ typedef enum tpu_value_state_t {
   TPU_VALUE_LAUNCHED,
   TPU_VALUE_READY,
   TPU_VALUE_FAILED,
+  TPU_VALUE_HOLLOW,
 } tpu_value_state_t;
 
 typedef struct tpu_value_t {
@@ -28,7 +30,7 @@ typedef struct tpu_value_t {
   bool awaited;              // the content is there, or somebody was told why not
   bool given;                // a program may take the content: nobody else can ask for it
   union {
-    struct {                      // RECORDED, LAUNCHED
+    struct {                      // RECORDED, LAUNCHED; HOLLOW, without a slot
       struct tpu_value_t** slot;  // the window's or job's entry, cleared at death
       uint32_t number;            // in its window
       uint32_t window;            // RECORDED: the recorder's window_id

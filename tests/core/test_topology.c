@@ -10,9 +10,11 @@ static const char text[] =
     "return %a : tensor<3xf32> } }";
 
 static tpu_status_t compile(const char* target, const char* program) {
-  tpu_program_bytes_t bytes;
-  return tpu_topology_compile(fake_plugin_path(), TPU_PLATFORM_TPU, target, program,
-                              strlen(program), &bytes);
+  tpu_compiled_t made;
+  tpu_status_t status = tpu_topology_compile(fake_plugin_path(), TPU_PLATFORM_TPU, target, program,
+                                             strlen(program), true, &made);
+  tpu_compiled_free(&made);
+  return status;
 }
 
 TPU_TEST(topology_compiles_and_leaves_nothing) {
@@ -20,10 +22,14 @@ TPU_TEST(topology_compiles_and_leaves_nothing) {
   TPU_REQUIRE(fake != NULL);
   fake->reset();
   fake->temporaries(77);
-  tpu_program_bytes_t bytes;
+  tpu_compiled_t made;
   TPU_EXPECT_OK(tpu_topology_compile(fake_plugin_path(), TPU_PLATFORM_TPU, "fake:1x1", text,
-                                     strlen(text), &bytes));
-  TPU_EXPECT_EQ(bytes.temporaries, 77);
+                                     strlen(text), true, &made));
+  TPU_EXPECT_EQ(made.bytes.temporaries, 77);
+  TPU_EXPECT(made.cost.flops == 12 && made.cost.bytes == -1);
+  TPU_EXPECT(made.optimized.size == strlen(text) &&
+             memcmp(tpu_strbuf_text(&made.optimized), text, strlen(text)) == 0);
+  tpu_compiled_free(&made);
   TPU_EXPECT_CODE(compile("fake:9x9", text), TPU_INVALID_ARGUMENT);
   TPU_EXPECT_CODE(compile("fake:1x1", "module {"), TPU_UNKNOWN);
   TPU_EXPECT_CODE(compile("fake:1x1", ""), TPU_INVALID_ARGUMENT);

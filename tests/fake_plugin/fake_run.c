@@ -173,6 +173,34 @@ pjrt_error_t* fake_Executable_GetCompiledMemoryStats(void* pointer) {
   return NULL;
 }
 
+pjrt_error_t* fake_Executable_GetCostAnalysis(void* pointer) {
+  ENTER(Executable_GetCostAnalysis, pjrt_executable_get_cost_analysis_args_t);
+  CHECK(Executable_GetCostAnalysis, args->executable, FAKE_EXECUTABLE);
+  static const pjrt_named_value_t flops = {.name = "flops",
+                                           .name_size = 5,
+                                           .type = PJRT_NAMED_FLOAT,
+                                           .value = {.float_value = 12},
+                                           .value_size = 1};
+  args->num_properties = 1;
+  args->properties = &flops;
+  return NULL;
+}
+
+pjrt_error_t* fake_Executable_OptimizedProgram(void* pointer) {
+  ENTER(Executable_OptimizedProgram, pjrt_executable_optimized_program_args_t);
+  CHECK(Executable_OptimizedProgram, args->executable, FAKE_EXECUTABLE);
+  const fake_program_t* program = program_of(args->executable);
+  if (args->program->code != NULL) {
+    union {
+      const char* in;
+      char* out;
+    } code = {.in = args->program->code};
+    memcpy(code.out, program->text, program->text_size);
+  }
+  args->program->code_size = program->text_size;
+  return NULL;
+}
+
 static void delete_serialized(pjrt_serialized_executable_t* object) {
   if (!fake_check(FAKE_CALL_Executable_Serialize, object, FAKE_SERIALIZED)) return;
   free(((fake_serialized_t*)object)->bytes);

@@ -208,6 +208,14 @@ pjrt_error_t* like_Executable_GetCompiledMemoryStats(void* pointer) {
   return NULL;
 }
 
+pjrt_error_t* like_Executable_GetCostAnalysis(void* pointer) {
+  return ask(FAKE_CALL_Executable_GetCostAnalysis, pointer);
+}
+
+pjrt_error_t* like_Executable_OptimizedProgram(void* pointer) {
+  return ask(FAKE_CALL_Executable_OptimizedProgram, pointer);
+}
+
 /* --- compiling without a client: libtpu's own work --- */
 
 pjrt_error_t* like_TopologyDescription_Create(void* pointer) {

@@ -26,6 +26,7 @@ from ._device import (  # PyTorch looks for the underscored ones
   set_device,
   synchronize,
 )
+from ._precision import Precision, precision
 from .amp import get_amp_supported_dtype, is_bf16_supported
 from .explanation import Explanation, explain
 from .memory import (
@@ -43,7 +44,6 @@ from .memory import (
   reset_peak_memory_stats,
 )
 from .modes import EagerMode, _ModuleWithEagerMode, get_eager_mode, set_eager_mode
-from ._precision import Precision, precision
 from .random import (
   get_rng_state,
   get_rng_state_all,

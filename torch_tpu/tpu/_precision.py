@@ -1,5 +1,5 @@
-"""How many bits of float32 a product looks at. A TPU multiplies in bfloat16 and repeats that for the
-bits that are left; other platforms always use all of them.
+"""How many bits of float32 a product looks at. A TPU multiplies in bfloat16 and repeats that for
+the bits that are left; other platforms always use all of them.
 """
 
 import contextlib
