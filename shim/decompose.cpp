@@ -187,7 +187,7 @@ void Decomposition::replay(const Signature& signature, const Template& made,
       static_cast<size_t>(tpu_template_result_count(made.get())));
   note_location();
   TPU_THROW_IF_ERROR(tpu_engine_replay(engine(), made.get(), signature.inputs.data(), nullptr,
-                                       made_results.data()));
+                                       nullptr, made_results.data()));
   size_t next = 0;
   for (bool is_defined : defined) {
     if (!is_defined) {

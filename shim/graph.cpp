@@ -3,9 +3,12 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "debug_checks.h"
@@ -32,6 +35,12 @@ struct GraphEntry {
   Template made;
   std::vector<GraphOutput> outputs;
   int64_t drawn = 0;  // blocks that it takes from the generator
+  // The call's numbers when it was captured, which words they are, and which may be others: those
+  // are told to the template at each replay.
+  c10::SmallVector<tpu_number_t, 4> numbers;
+  c10::SmallVector<size_t, 4> number_words;
+  std::vector<bool> varies;
+  std::vector<uint64_t> skeleton;  // the words without them
   uint64_t last_use = 0;
 };
 
@@ -44,7 +53,26 @@ struct GraphArguments {
 namespace {
 
 constexpr uint32_t kMaxGraphRecords = 1u << 20;
+constexpr size_t kMaxGeneral = 8;
 constexpr size_t kMaxTemplates = 64;  // per graph; the least recently used goes first
+
+// The words without the numbers: what calls have in common that differ in them.
+std::vector<uint64_t> skeleton_of(const Signature& signature) {
+  std::vector<uint64_t> words(signature.words.begin(), signature.words.end());
+  for (size_t k : signature.number_words) words[k] = 0;
+  return words;
+}
+
+bool is_equal(const tpu_number_t& a, const tpu_number_t& b) {
+  return a.is_float == b.is_float && a.as_int == b.as_int;  // all bits
+}
+
+// Numbers for which operations have ways of their own, or that may not fit an operation's dtype.
+bool is_special(const tpu_number_t& number) {
+  const double value = number.is_float ? number.as_double : static_cast<double>(number.as_int);
+  const double size = std::abs(value);
+  return !(size <= 65504) || value == 0 || size == 0.5 || size == 1 || size == 2 || size == 3;
+}
 
 bool add_object(PyObject* object, Signature* signature) {
   if (object == Py_None) return signature->add_none(), true;
@@ -161,6 +189,8 @@ struct Graph::State {
   // Calls come with the GIL, but lose it while the engine works.
   std::mutex mutex;
   std::unordered_multimap<uint64_t, std::shared_ptr<GraphEntry>> entries;
+  // Those whose numbers may be others, newest first.
+  std::vector<std::shared_ptr<GraphEntry>> general;
   uint64_t clock = 0, replays = 0;
   // The capture between begin and end.
   std::optional<GraphArguments> captured;
@@ -168,7 +198,9 @@ struct Graph::State {
   tpu_random_state_t random{};
 
   std::shared_ptr<const GraphEntry> find(const Signature& signature);
-  void add(GraphEntry entry, uint64_t hash);
+  std::shared_ptr<const GraphEntry> find_general(const Signature& signature);
+  void generalise(const std::shared_ptr<GraphEntry>& entry);
+  void add(std::shared_ptr<GraphEntry> entry, uint64_t hash);
   bool describe(PyObject* result, c10::SmallVectorImpl<tpu_operand_t>* made,
                 std::vector<at::Tensor>* kept, GraphOutput* output) const;
 };
@@ -187,10 +219,74 @@ std::shared_ptr<const GraphEntry> Graph::State::find(const Signature& signature)
       return it->second;
     }
   }
+  return general.empty() || signature.numbers.empty() ? nullptr : find_general(signature);
+}
+
+bool fits(const GraphEntry& entry, const Signature& signature) {
+  if (entry.words.size() != signature.words.size() ||
+      c10::ArrayRef<size_t>(entry.number_words) != c10::ArrayRef<size_t>(signature.number_words)) {
+    return false;
+  }
+  for (size_t k = 0; k < entry.numbers.size(); ++k) {
+    const tpu_number_t& number = signature.numbers[k];
+    if (!is_equal(number, entry.numbers[k]) && (!entry.varies[k] || is_special(number))) {
+      return false;
+    }
+  }
+  for (size_t k = 0, next = 0; k < entry.words.size(); ++k) {
+    const bool is_number = next < entry.number_words.size() && entry.number_words[next] == k;
+    next += is_number;
+    if (!is_number && entry.words[k] != signature.words[k]) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<const GraphEntry> Graph::State::find_general(const Signature& signature) {
+  for (const auto& entry : general) {
+    if (fits(*entry, signature)) return entry;
+  }
   return nullptr;
 }
 
-void Graph::State::add(GraphEntry entry, uint64_t hash) {
+// Results that are numbers would have to be computed.
+bool gives_numbers(const GraphEntry& entry) {
+  for (const GraphOutput& output : entry.outputs) {
+    if (output.kind == GraphOutput::kObject && output.object->get() != Py_None) return true;
+  }
+  return false;
+}
+
+// Looks among the calls that differ in numbers alone for one that shows where they went, of as many
+// as possible.
+void Graph::State::generalise(const std::shared_ptr<GraphEntry>& entry) {
+  const size_t count = entry->numbers.size();
+  if (count == 0 || gives_numbers(*entry)) return;
+  const auto differs = [&](const GraphEntry& other, size_t k) {
+    return !is_equal(entry->numbers[k], other.numbers[k]);
+  };
+  std::vector<std::pair<size_t, const GraphEntry*>> others;
+  for (const auto& [hash, other] : entries) {
+    if (other == entry || other->skeleton != entry->skeleton || other->drawn != entry->drawn) {
+      continue;
+    }
+    size_t differing = 0;
+    for (size_t k = 0; k < count; ++k) differing += differs(*other, k);
+    others.emplace_back(differing, other.get());
+  }
+  std::sort(others.rbegin(), others.rend());
+  for (const auto& [differing, other] : others) {
+    if (!tpu_template_bind_numbers(entry->made.get(), other->made.get(), static_cast<int>(count),
+                                   entry->numbers.data(), other->numbers.data())) {
+      continue;
+    }
+    for (size_t k = 0; k < count; ++k) entry->varies[k] = differs(*other, k);
+    general.insert(general.begin(), entry);
+    if (general.size() > kMaxGeneral) general.pop_back();
+    return;
+  }
+}
+
+void Graph::State::add(std::shared_ptr<GraphEntry> entry, uint64_t hash) {
   if (entries.size() >= kMaxTemplates) {
     auto oldest = entries.begin();
     for (auto it = entries.begin(); it != entries.end(); ++it) {
@@ -198,8 +294,9 @@ void Graph::State::add(GraphEntry entry, uint64_t hash) {
     }
     entries.erase(oldest);
   }
-  entry.last_use = ++clock;
-  entries.emplace(hash, std::make_shared<GraphEntry>(std::move(entry)));
+  entry->last_use = ++clock;
+  generalise(entry);
+  entries.emplace(hash, std::move(entry));
 }
 
 PyObject* Graph::run(PyObject* const* objects, size_t count, PyObject* owner) {
@@ -224,8 +321,9 @@ PyObject* Graph::run(PyObject* const* objects, size_t count, PyObject* owner) {
   const tpu_random_state_t random = take_random(entry->drawn);
   without_gil([&] {
     flush();  // so that the graph's programs do not depend on what came before
-    TPU_THROW_IF_ERROR(tpu_engine_replay(
-        engine(), entry->made.get(), arguments.signature.inputs.data(), &random, results.data()));
+    TPU_THROW_IF_ERROR(tpu_engine_replay(engine(), entry->made.get(),
+                                         arguments.signature.inputs.data(), &random,
+                                         arguments.signature.numbers.data(), results.data()));
     if (owner == nullptr) flush();
   });
   PyRef answer(make_results(outputs, results, tensors));
@@ -336,7 +434,11 @@ std::string Graph::end(PyObject* list) {
   if (made == nullptr) return obstacle != nullptr ? obstacle : "";
   entry.drawn = random_state().offset - s.random.offset;
   entry.words.assign(signature.words.begin(), signature.words.end());
-  s.add(std::move(entry), signature.hash());
+  entry.numbers = signature.numbers;
+  entry.number_words = signature.number_words;
+  entry.varies.resize(signature.numbers.size());
+  entry.skeleton = skeleton_of(signature);
+  s.add(std::make_shared<GraphEntry>(std::move(entry)), signature.hash());
   return "";
 }
 

@@ -33,6 +33,33 @@ uint64_t Signature::hash() const {
   return h;
 }
 
+// Of the word that was added last.
+void Signature::note_number(const tpu_operand_t& number) {
+  tpu_number_t& noted = numbers.emplace_back();
+  noted.is_float = tpu_dtype_is_float(static_cast<tpu_dtype_t>(number.scalar_dtype));
+  noted.as_int = number.number_int;
+  if (noted.is_float) noted.as_double = number.number_double;
+  number_words.push_back(words.size() - 1);
+}
+
+void Signature::add_int(int64_t value) {
+  tag('i', 0);
+  words.push_back(static_cast<uint64_t>(value));
+  tpu_operand_t number{};
+  number.scalar_dtype = TPU_I64;
+  number.number_int = value;
+  note_number(number);
+}
+
+void Signature::add_double(double value) {
+  tag('d', 0);
+  add_bytes(&value, sizeof(value));
+  tpu_operand_t number{};
+  number.scalar_dtype = TPU_F64;
+  number.number_double = value;
+  note_number(number);
+}
+
 void Signature::add_bytes(const void* data, size_t size) {
   tag('b', size);
   const size_t first = words.size();
@@ -81,6 +108,8 @@ bool Signature::add_tensor(const at::Tensor& tensor) {
   tag('c', static_cast<uint64_t>(tensor.scalar_type()) << 1 |
                static_cast<uint64_t>(tensor.unsafeGetTensorImpl()->is_wrapped_number()));
   add_bytes(tensor.const_data_ptr(), tensor.itemsize());
+  tpu_operand_t number{};
+  if (cpu_scalar_operand(tensor, &number)) note_number(number);
   return true;
 }
 

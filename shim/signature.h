@@ -22,14 +22,17 @@ struct Signature {
 
   c10::SmallVector<uint64_t, 48> words;
   c10::SmallVector<tpu_operand_t, 8> inputs;
+  // Numbers of the call, also 0-dim tensors on the CPU, and which word each one is.
+  c10::SmallVector<tpu_number_t, 4> numbers;
+  c10::SmallVector<size_t, 4> number_words;
 
   // False for an argument that has no place in a signature: the call cannot be a template.
   bool add(const c10::IValue& value);
   bool add_tensor(const at::Tensor& tensor);
   void add_none() { tag('n', 0); }
   void add_bool(bool value) { tag('z', value); }
-  void add_int(int64_t value) { tag('i', 0), words.push_back(static_cast<uint64_t>(value)); }
-  void add_double(double value) { tag('d', 0), add_bytes(&value, sizeof(value)); }
+  void add_int(int64_t value);
+  void add_double(double value);
   uint64_t hash() const;
 
  private:
@@ -37,6 +40,7 @@ struct Signature {
     words.push_back(static_cast<uint64_t>(kind) << 56 | detail);
   }
   void add_bytes(const void* data, size_t size);
+  void note_number(const tpu_operand_t& number);
   void add_device_tensor(const at::Tensor& tensor);
   size_t find_storage(const tpu_storage_t* storage) const;
 

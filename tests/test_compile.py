@@ -465,3 +465,45 @@ def test_streams_that_a_graph_asks_for_are_passed(stream_in_graph):
   compiled = torch.compile(f, backend="tpu")
   for _ in range(3):
     close(compiled(torch.ones(3, device="tpu")), torch.full((3,), 2.0))
+
+
+# --- numbers that change ---
+
+NUMBERS = {
+  "floats": (lambda x, n: x * n + n * 2, lambda k: (1.5 + k * 0.37,)),
+  "ints": (lambda x, n: x * n + n * 3, lambda k: (k,)),
+  "tensors": (lambda x, n: x * n + n * 3, lambda k: (torch.tensor(k * 0.7),)),
+  "two": (lambda x, n, m: x * n + m * 3 - n, lambda k: (k, k % 5)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_change_are_arguments_of_a_replay(name):
+  function, numbers = NUMBERS[name]
+  compiled = whole(function)
+  x = torch.arange(4.0)
+  mine = x.to("tpu")
+  for k in range(20):  # some have records of their own: 0, 1, 2, ...
+    close(compiled(mine, *numbers(k)), function(x, *numbers(k)))
+  with counting(torch.tpu.engine_stats) as grown:
+    explained = torch.tpu.explain(
+      lambda: [compiled(mine, *numbers(k)).sum() for k in range(40, 50)]
+    ).data
+  close(compiled(mine, *numbers(50)), function(x, *numbers(50)))
+  assert explained["compiles"] == 0 and grown.get("window_plans", 0) == 0
+  (graph,) = explained["graphs"]
+  assert graph["obstacle"] is None and graph["templates"] <= 8
+
+
+def test_numbers_that_are_sizes_are_none_that_a_replay_takes():
+  compiled = whole(lambda x, n: (x.roll(n), x[n // 4]), dynamic=True)
+  x = torch.arange(30.0)
+  for k in list(range(4, 20)) * 2:
+    close(compiled(x.to("tpu"), k), (x.roll(k), x[k // 4]))
+
+
+def test_numbers_that_a_call_refuses_are_refused_by_a_replay():
+  compiled = whole(lambda x, n: x + n)
+  x = torch.zeros(3, dtype=torch.uint8)
+  for k in (10, 11, 12, 13, 200, 14):
+    close(compiled(x.to("tpu"), k), x + k)

@@ -189,15 +189,32 @@ TPU_MUST_USE tpu_status_t tpu_engine_capture_end(tpu_engine_t* engine, const cha
 /* Ends it without a template, for an operation that failed. */
 void tpu_engine_capture_cancel(tpu_engine_t* engine);
 
+/* A number that a call was made with. */
+typedef struct tpu_number_t {
+  bool is_float;
+  union {
+    double as_double;
+    int64_t as_int;
+  };
+} tpu_number_t;
+
+/* Compares two templates of one call that were made with other numbers. True when they differ in
+ * nothing but numbers of their records, each of which is one of the call's in both: then `made`
+ * takes those from now on from the numbers of each replay. `mine` and `theirs` are the call's
+ * numbers at the two captures, `count` each. Those that were the same must be so at each replay. */
+bool tpu_template_bind_numbers(tpu_template_t* made, const tpu_template_t* other, int count,
+                               const tpu_number_t* mine, const tpu_number_t* theirs);
+
 /* Appends the template's records and writes the inputs that it writes. Fills `results` (as many as
  * were captured) with a reference to a storage, a view of it and its offset each. `random`, which
- * may be NULL for a template that draws no numbers, is where the generator stands.
+ * may be NULL for a template that draws no numbers, is where the generator stands. `numbers`, NULL
+ * for a template with none bound, are the call's.
  * TPU_INVALID_ARGUMENT when an input's view is not the captured one, or is written and no longer
  * the whole of its storage. */
 TPU_MUST_USE tpu_status_t tpu_engine_replay(tpu_engine_t* engine, const tpu_template_t* made,
                                             const tpu_operand_t* inputs,
                                             const tpu_random_state_t* random,
-                                            tpu_result_t* results);
+                                            const tpu_number_t* numbers, tpu_result_t* results);
 int tpu_template_result_count(const tpu_template_t* made);
 /* Whether the template writes its k-th input. */
 bool tpu_template_writes(const tpu_template_t* made, int k);

@@ -17,7 +17,9 @@ typedef struct replay_t {
   const uint32_t* words;
   const tpu_slot_t* slots;
   const tpu_random_state_t* random;
+  const tpu_number_t* numbers;
   uint32_t random_slots;  // how many were passed
+  uint32_t number_slots;  // the same of the call's numbers
   tpu_value_t** values;   // what was made so far
   uint32_t value_count;
 } replay_t;
@@ -55,11 +57,24 @@ static void push_external(tpui_lane_t* lane, replay_t* p, uint32_t ref, tpu_meta
   tpu_recorder_tensor(r, input->storage->value, view, (begin + number) / item);
 }
 
+/* The number of the call for this slot of a SCALAR. */
+static tpu_slot_t call_number(replay_t* p, uint32_t ref) {
+  const tpu_number_t* given = &p->numbers[p->made->number_places[p->number_slots++]];
+  tpu_slot_t number = {.as_int = given->as_int};
+  if (tpu_dtype_is_float(tpu_ref_scalar_dtype(ref))) {
+    number.as_double = given->is_float ? given->as_double : (double)given->as_int;
+  }
+  return number;
+}
+
 /* The number of the next slot; those of random states follow the generator. */
-static tpu_slot_t next_number(replay_t* p) {
+static tpu_slot_t next_number(replay_t* p, uint32_t ref) {
   const tpu_template_t* t = p->made;
   tpu_slot_t number = *p->slots;
   uint32_t slot = (uint32_t)(p->slots++ - t->slots);
+  if (p->number_slots < t->number_count && t->number_slots[p->number_slots] == slot) {
+    return call_number(p, ref);
+  }
   if (TPU_LIKELY(p->random_slots == t->random_slot_count ||
                  t->random_slots[p->random_slots] != slot)) {
     return number;
@@ -80,7 +95,7 @@ static void push_operand(tpui_lane_t* lane, replay_t* p, uint32_t ref, tpu_meta_
     case TPU_REF_EXTERNAL: push_external(lane, p, ref, view); break;
     case TPU_REF_SCALAR:
       tpu_recorder_scalar(r, tpu_ref_scalar_dtype(ref), tpu_ref_scalar_is_weak(ref), view,
-                          next_number(p));
+                          next_number(p, ref));
       break;
     default: tpu_recorder_none(r);
   }
@@ -149,10 +164,14 @@ static tpu_status_t replay_locked(tpui_lane_t* lane, replay_t* p, tpu_result_t* 
 
 tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
                                const tpu_operand_t* inputs, const tpu_random_state_t* random,
-                               tpu_result_t* results) {
+                               const tpu_number_t* numbers, tpu_result_t* results) {
   for (uint32_t k = 0; k < made->result_count; ++k) results[k] = (tpu_result_t){0};
   if (made->random_slot_count > 0 && random == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "%s: it draws numbers from no generator",
+                           made->name);
+  }
+  if (made->number_count > 0 && numbers == NULL) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "%s: it was given none of its numbers",
                            made->name);
   }
   tpu_value_t* inline_values[INLINE_VALUES];
@@ -163,6 +182,7 @@ tpu_status_t tpu_engine_replay(tpu_engine_t* e, const tpu_template_t* made,
   replay_t replay = {
       .made = made, .inputs = inputs, .words = made->words, .slots = made->slots, .random = random};
   replay.values = memory;
+  replay.numbers = numbers;
   tpui_lane_t* lane = NULL;
   const tpui_touch_t touch = {.operand_count = (int)made->input_count, .operands = inputs};
   tpu_status_t status = tpui_lane_enter(e, &touch, &lane);

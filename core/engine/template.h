@@ -38,6 +38,9 @@ struct tpu_template_t {
   uint32_t* writes;
   uint32_t* random_slots;  // ascending: of each seed and, right after it, of its offset
   uint32_t random_slot_count;
+  // Ascending: slots that get a number of the call, and which one.
+  uint32_t *number_slots, *number_places;
+  uint32_t number_count;
   bool recurs;  // see tpu_capture_options_t
 };
 

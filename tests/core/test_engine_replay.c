@@ -31,7 +31,7 @@ static tpu_template_t* end(world_t* w, int count, const tensor_t* results, const
 static tensor_t replay(world_t* w, const tpu_template_t* made, tensor_t a, tensor_t b) {
   tpu_operand_t operands[2] = {operand_of(a), operand_of(b)};
   tpu_result_t result;
-  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, operands, NULL, &result));
+  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, operands, NULL, NULL, &result));
   return (tensor_t){result.storage, result.meta, result.offset};
 }
 
@@ -84,7 +84,8 @@ TPU_TEST(replay_records_what_was_captured) {
   // Other shapes are refused.
   tpu_operand_t wrong[2] = {operand_of(table), operand_of(sum)};
   tpu_result_t none;
-  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, wrong, NULL, &none), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, wrong, NULL, NULL, &none),
+                  TPU_INVALID_ARGUMENT);
   TPU_EXPECT(none.storage == NULL);
   tpu_template_destroy(made);
   tpu_template_destroy(NULL);
@@ -160,7 +161,7 @@ TPU_TEST(replay_of_failed_inputs) {
   tpu_status_free(tpu_engine_flush(w.engine, true));
   tpu_operand_t operands[2] = {operand_of(inputs[0]), operand_of(bad)};
   tpu_result_t none;
-  tpu_status_t status = tpu_engine_replay(w.engine, made, operands, NULL, &none);
+  tpu_status_t status = tpu_engine_replay(w.engine, made, operands, NULL, NULL, &none);
   TPU_EXPECT(strstr(tpu_status_message(status), "composite reads a tensor whose") != NULL);
   tpu_status_free(status);
   TPU_EXPECT_EQ(world_waiting(&w), 0u);
@@ -189,7 +190,7 @@ static tpu_status_t try_replay(void* arg) {
     tpu_operand_t shown = operand_of(c);
     status = tpu_engine_capture_end(w.engine, "composite", 1, &shown, &made, &obstacle);
   }
-  if (made != NULL) status = tpu_engine_replay(w.engine, made, operands, NULL, &result);
+  if (made != NULL) status = tpu_engine_replay(w.engine, made, operands, NULL, NULL, &result);
   float numbers[8];
   if (status == NULL) status = world_read(&w, c, numbers);
   tpu_template_destroy(made);

@@ -42,7 +42,7 @@ TPU_TEST(graph_writes_its_inputs) {
   inputs[0] = operand_of(other);
   for (int turn = 0; turn < 3; ++turn) {
     tpu_result_t result;
-    TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, inputs, NULL, &result));
+    TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, inputs, NULL, NULL, &result));
     EXPECT_WINDOW(&w,
                   "%0 = add_(ext0, ext1) -> f32[8]\n"
                   "%1 = mul(%0, ext1) -> f32[8]\n");
@@ -53,7 +53,8 @@ TPU_TEST(graph_writes_its_inputs) {
   tensor_t large = world_range(&w, 16, 0);
   inputs[0] = operand_of(view_of(large, 8, 8, 1));
   tpu_result_t none;
-  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, inputs, NULL, &none), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, inputs, NULL, NULL, &none),
+                  TPU_INVALID_ARGUMENT);
   tpu_template_destroy(made);
   drop(&cache), drop(&x), drop(&y), drop(&other), drop(&large);
   world_close(&w);
@@ -72,7 +73,7 @@ TPU_TEST(graph_results_are_views_of_one_storage) {
   TPU_REQUIRE(made != NULL);
   world_sync(&w);
   tpu_result_t results[3];
-  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, NULL, results));
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, NULL, NULL, results));
   TPU_EXPECT(results[0].storage == results[2].storage && results[0].storage != results[1].storage);
   TPU_EXPECT_EQ(results[0].meta, part.view);
   TPU_EXPECT_EQ(results[0].offset, 2);
@@ -114,8 +115,9 @@ TPU_TEST(graph_draws_from_where_the_generator_stands) {
   size_t before = world_lane(&w)->recorder.slot_count;
   tpu_random_state_t now = {.seed = 8, .offset = 5000};
   tpu_result_t result;
-  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, &input, NULL, &result), TPU_INVALID_ARGUMENT);
-  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, &now, &result));
+  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, made, &input, NULL, NULL, &result),
+                  TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, &now, NULL, &result));
   const tpu_slot_t* slots = world_lane(&w)->recorder.slots + before;
   TPU_EXPECT_EQ(slots[0].as_int, 8);
   TPU_EXPECT_EQ(slots[1].as_int, 5000);
@@ -170,7 +172,7 @@ TPU_TEST(graph_with_an_op_that_could_draw) {
   tpu_template_t* made = end(&w, 1, &shown, NULL);
   TPU_REQUIRE(made != NULL);
   tpu_result_t result;
-  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, operands, NULL, &result));
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, operands, NULL, NULL, &result));
   tpu_storage_release(result.storage);
   tpu_template_destroy(made);
   drop(&x), drop(&y);
@@ -204,5 +206,55 @@ TPU_TEST(graph_refuses) {
     if (i == 4) drop(&z);
     drop(&y), drop(&x), drop(&outside);
   }
+  world_close(&w);
+}
+
+/* --- numbers of the call --- */
+
+/* x + a + b, or x + b + b with `twice`. */
+static tpu_template_t* capture_numbers(world_t* w, tensor_t x, double a, double b, bool twice) {
+  tpu_operand_t input = operand_of(x);
+  TPU_EXPECT(begin(w, 1, &input));
+  tensor_t y = {0}, z = {0};
+  tpu_operand_t first[2] = {operand_of(x), number_of(twice ? b : a)};
+  TPU_EXPECT_OK(world_try(w, TPU_OP_ADD, TPU_CALL_FUNCTIONAL, 2, first, &y));
+  tpu_operand_t second[2] = {operand_of(y), number_of(b)};
+  TPU_EXPECT_OK(world_try(w, TPU_OP_ADD, TPU_CALL_FUNCTIONAL, 2, second, &z));
+  tpu_operand_t shown = operand_of(z);
+  tpu_template_t* made = end(w, 1, &shown, NULL);
+  drop(&y), drop(&z);
+  return made;
+}
+
+static tpu_number_t real(double number) {
+  return (tpu_number_t){.is_float = true, .as_double = number};
+}
+
+TPU_TEST(graph_takes_the_numbers_of_each_call) {
+  world_t w;
+  TPU_REQUIRE(world_open(&w, TPU_PLATFORM_CPU, TPU_MODE_FUSED));
+  tensor_t x = world_range(&w, 8, 1);
+  tpu_operand_t input = operand_of(x);
+  tpu_template_t* one = capture_numbers(&w, x, 4.5, 5.5, false);
+  tpu_template_t* two = capture_numbers(&w, x, 6.5, 7.5, false);
+  tpu_template_t* other = capture_numbers(&w, x, 6.5, 7.5, true);
+  const tpu_number_t mine[2] = {real(6.5), real(7.5)}, theirs[2] = {real(4.5), real(5.5)};
+  const tpu_number_t same[2] = {real(6.5), real(6.5)}, none[2] = {real(1), real(1)};
+  // Where a number went, what is none of the call's, and what was otherwise computed.
+  TPU_EXPECT(!tpu_template_bind_numbers(two, one, 2, mine, same));
+  TPU_EXPECT(!tpu_template_bind_numbers(two, one, 2, none, theirs));
+  TPU_EXPECT(!tpu_template_bind_numbers(other, one, 2, mine, theirs));
+  TPU_EXPECT(tpu_template_bind_numbers(two, one, 2, mine, theirs));
+  tpu_result_t result;
+  TPU_EXPECT_CODE(tpu_engine_replay(w.engine, two, &input, NULL, NULL, &result),
+                  TPU_INVALID_ARGUMENT);
+  size_t before = world_lane(&w)->recorder.slot_count;
+  const tpu_number_t now[2] = {real(8.5), {.is_float = false, .as_int = 9}};
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, two, &input, NULL, now, &result));
+  const tpu_slot_t* slots = world_lane(&w)->recorder.slots + before;
+  TPU_EXPECT(slots[0].as_double == 8.5 && slots[1].as_double == 9);
+  tpu_storage_release(result.storage);
+  tpu_template_destroy(one), tpu_template_destroy(two), tpu_template_destroy(other);
+  drop(&x);
   world_close(&w);
 }

@@ -336,7 +336,7 @@ static int64_t replay_sums(world_t* w, const tpu_template_t* made, tensor_t x) {
   tpu_device_memory_stats(tpu_engine_device(w->engine), &before);
   const tpu_operand_t input = operand_of(x);
   tpu_result_t results[2] = {{0}};
-  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, &input, NULL, results));
+  TPU_EXPECT_OK(tpu_engine_replay(w->engine, made, &input, NULL, NULL, results));
   TPU_EXPECT_OK(tpu_engine_flush(w->engine, true));
   tpu_device_memory_stats(tpu_engine_device(w->engine), &after);
   for (int k = 0; k < tpu_template_result_count(made); ++k) tpu_storage_release(results[k].storage);

@@ -35,7 +35,7 @@ TPU_TEST(template_is_predicted) {
   for (int step = 0; step < 5; ++step) {
     tpu_engine_reset_stats(w.engine);
     tpu_result_t result;
-    TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, inputs, NULL, &result));
+    TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, inputs, NULL, NULL, &result));
     tensor_t y = {result.storage, result.meta, result.offset};
     EXPECT_CONTENT(&w, y, 0, 0);
     drop(&y);
@@ -64,7 +64,7 @@ TPU_TEST(template_follows_offsets) {
   drop(&y);
   input = operand_of(view_of(other, 40, 8, 1));
   tpu_result_t result;
-  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, NULL, &result));
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, NULL, NULL, &result));
   EXPECT_WINDOW(&w, "%0 = add(ext0[view f32[3]s(2)+41], ext0[view f32[3]s(2)+40]) -> f32[3]\n");
   tpu_storage_release(result.storage);
   world_sync(&w);
@@ -85,7 +85,7 @@ TPU_TEST(template_result_has_its_view) {
   tpu_template_t* made = end(&w, shaped, NULL);
   TPU_REQUIRE(made != NULL);
   tpu_result_t result;
-  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, NULL, &result));
+  TPU_EXPECT_OK(tpu_engine_replay(w.engine, made, &input, NULL, NULL, &result));
   TPU_EXPECT_EQ(result.meta, shaped.view);
   tensor_t again = {result.storage, result.meta, result.offset};
   EXPECT_CONTENT(&w, again, 0, 0);

@@ -18,7 +18,7 @@ from torch_tpu import _C
 
 log = logging.getLogger("torch_tpu")
 
-# A graph is not tried again after this many captures that came to nothing, or were never replayed.
+# A graph is not tried again after this many captures, if there were not at least as many replays.
 _MAX_ATTEMPTS = 16
 
 # Operators that are run by PyTorch's own Python code and do nothing but call other operators.
@@ -76,6 +76,7 @@ class CompiledGraph:
     graph_module.graph.set_codegen(_BoxedCodeGen())
     graph_module.recompile()
     self.module = graph_module
+    self.numbers = _lift_numbers(graph_module)
     self.graph = _C.graph_new()
     self.inputs = sum(node.op == "placeholder" for node in graph_module.graph.nodes)
     self.outputs = len(graph_module.graph.output_node().args[0])
@@ -95,6 +96,8 @@ class CompiledGraph:
     }
 
   def __call__(self, args):
+    if self.numbers is not None:
+      args += self.numbers(args)
     args += self.constants
     if self.obstacle is None:
       results = _C.graph_run(self.graph, args)
@@ -110,7 +113,8 @@ class CompiledGraph:
     that goes through its wrappers only where there is no template. None where they do more than
     to hand over arguments and results as they are, and to count writes."""
     plain = (
-      count == self.inputs == len(metadata.input_info)
+      self.numbers is None
+      and count == self.inputs == len(metadata.input_info)
       and metadata.num_outputs == self.outputs
       and not metadata.num_mutated_inp_runtime_indices
       and not metadata.num_outputs_aliased
@@ -132,7 +136,7 @@ class CompiledGraph:
 
   def _capture(self, args):
     self.attempts += 1
-    if self.attempts > _MAX_ATTEMPTS:
+    if self.attempts > _MAX_ATTEMPTS and _C.graph_replays(self.graph) < self.attempts:
       self._give_up("its numbers, sizes or arguments on the CPU change with every call")
       return self.module(args)
     host_state = torch.random.default_generator.get_state()
@@ -179,6 +183,70 @@ def _lift_constants(graph_module):
     graph.erase_node(node)
   graph_module.recompile()
   return [value for _, value in lifted.values()]
+
+
+class _Numbers:
+  """What a graph computes of numbers before it begins: arguments list -> list of more arguments."""
+
+  def __init__(self, module, places):
+    self.module = module
+    self.places = places
+
+  def __call__(self, args):
+    return list(self.module(*[args[place] for place in self.places]))
+
+
+def _lift_numbers(graph_module):
+  """Takes arithmetic with numbers and 0-dim tensors on the CPU out of the graph and makes its
+  results the last arguments, so that operations of the device only see numbers of the call: those
+  may change from replay to replay. None when there is no such arithmetic."""
+  graph = graph_module.graph
+  placeholders = graph.find_nodes(op="placeholder")
+  numbers = [node for node in placeholders if _is_number(node)]
+  known, moved = set(numbers), []
+  for node in graph.nodes:
+    if _is_arithmetic(node) and known.issuperset(node.all_input_nodes):
+      known.add(node)
+      moved.append(node)
+  shown = [node for node in moved if not known.issuperset(node.users)]
+  if not shown or not any(node.all_input_nodes for node in moved):
+    return None
+  alone, copies = torch.fx.Graph(), {}
+  for node in numbers:
+    copies[node] = alone.placeholder(node.name)
+  for node in moved:
+    copies[node] = alone.node_copy(node, copies.__getitem__)
+  alone.output(tuple(copies[node] for node in shown))
+  last = placeholders[-1]
+  for node in shown:
+    with graph.inserting_after(last):
+      last = graph.placeholder(node.name)
+    last.meta.update(node.meta)
+    node.replace_all_uses_with(last)
+  for node in reversed(moved):
+    graph.erase_node(node)
+  graph_module.recompile()
+  places = [placeholders.index(node) for node in numbers]
+  return _Numbers(torch.fx.GraphModule(torch.nn.Module(), alone), places)
+
+
+def _is_number(node):
+  value = node.meta.get("val")
+  if isinstance(value, torch.Tensor):
+    return value.device.type == "cpu" and value.dim() == 0
+  return isinstance(value, (int, float, torch.SymInt, torch.SymFloat))
+
+
+def _is_arithmetic(node):
+  if node.op != "call_function" or not _is_number(node):
+    return False
+  if not isinstance(node.target, torch._ops.OpOverload):
+    return getattr(node.target, "__module__", None) in ("_operator", "math", "torch")
+  return (
+    node.target.namespace in ("aten", "prims")
+    and not node.target._schema.is_mutable
+    and torch.Tag.nondeterministic_seeded not in node.target.tags
+  )
 
 
 def _obstacle(graph_module):
