@@ -106,6 +106,7 @@ std::string kind_key(const tpu_record_t& r) {
 }
 
 std::unique_ptr<HostForm> make_form(const tpu_record_t& record) {
+  if (auto collective = make_collective_form(record)) return collective;
   if (auto call = make_call_form(record)) return call;
   if (auto manual = make_manual_form(record)) return manual;
   if (auto random = make_random_form(record)) return random;
@@ -126,6 +127,7 @@ void* prepare(const tpu_record_t* record) {
 bool allowed() { return !at::globalContext().deterministicAlgorithms(); }
 
 tpu_status_code_t code_of(const c10::Error& error) {
+  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return TPU_ABORTED;
   if (dynamic_cast<const c10::IndexError*>(&error) != nullptr) return TPU_OUT_OF_RANGE;
   if (dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr) return TPU_UNIMPLEMENTED;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return TPU_RESOURCE_EXHAUSTED;

@@ -72,6 +72,10 @@ class HostRecord {
 
   // What operand k's view sees of `content`, which has the metadata of the value behind it.
   at::Tensor read(const at::Tensor& content, int k) const;
+  // Whether that memory stays while the tensor does, also behind the step.
+  bool is_kept(int k) const {
+    return op_.operands[k] != nullptr && op_.operands[k]->owner != nullptr;
+  }
   // The memory of operand k's value as a tensor of its metadata.
   at::Tensor value(int k) const;
   const tpu_meta_t& value_meta(int k) const { return *tpu_meta_get(op_.value_metas[k]); }
@@ -100,6 +104,7 @@ at::Tensor from_storage_order(const at::Tensor& flat, const tpu_meta_t& meta);
 
 // The form for records like this one, or nothing.
 std::unique_ptr<HostForm> make_overload_form(const tpu_record_t& record);
+std::unique_ptr<HostForm> make_collective_form(const tpu_record_t& record);
 std::unique_ptr<HostForm> make_manual_form(const tpu_record_t& record);
 std::unique_ptr<HostForm> make_random_form(const tpu_record_t& record);
 // Whether the rule of the op table tells what the operands of such records are.

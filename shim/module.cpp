@@ -17,6 +17,7 @@
 #include "compile/topology.h"
 #include "debug_checks.h"
 #include "decompose.h"
+#include "dist_group.h"
 #include "engine/ahead.h"
 #include "fallback.h"
 #include "generator.h"
@@ -299,6 +300,16 @@ PyObject* py_set_observer(PyObject* args) {
   parse(args, "O", &observer);
   set_observer(observer);
   Py_RETURN_NONE;
+}
+
+// --- torch.distributed ---
+
+PyObject* py_make_process_group(PyObject* args) {
+  PyObject* gloo = nullptr;
+  int rank = 0, size = 0;
+  long long timeout_ms = 0;
+  parse(args, "OiiL", &gloo, &rank, &size, &timeout_ms);
+  return make_process_group(gloo, rank, size, timeout_ms);
 }
 
 // --- numbers ---

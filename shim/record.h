@@ -147,6 +147,11 @@ class Call {
     return *this;
   }
   void set_result_meta(size_t k, tpu_meta_id_t meta) { results_[k].meta = meta; }
+  // Runs on a channel, beside the device's own work.
+  Call& on(tpu_channel_t* channel) {
+    call_.channel = channel;
+    return *this;
+  }
   Call& compute(tpu_dtype_t dtype) {
     call_.compute_dtype = dtype;
     return *this;

@@ -149,6 +149,7 @@ void throw_status(tpu_status_t status) {
   switch (code) {
     case TPU_RESOURCE_EXHAUSTED: TORCH_CHECK_WITH(OutOfMemoryError, false, text);
     case TPU_UNIMPLEMENTED: TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case TPU_ABORTED: TORCH_CHECK_WITH(DistBackendError, false, text);
     case TPU_CANCELLED: throw_interrupt(text);
     case TPU_OUT_OF_RANGE: throw_index_error(text);
     default: TORCH_CHECK(false, text);

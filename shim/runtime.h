@@ -47,8 +47,8 @@ tpu_eager_mode_t eager_mode();
 void set_eager_mode(tpu_eager_mode_t mode);
 
 // Throws the exception for a failed status and frees it: RESOURCE_EXHAUSTED is OutOfMemoryError,
-// UNIMPLEMENTED NotImplementedError, OUT_OF_RANGE torch_tpu.errors.IndexError, others
-// RuntimeError.
+// ABORTED torch.distributed.DistBackendError, UNIMPLEMENTED NotImplementedError, OUT_OF_RANGE
+// torch_tpu.errors.IndexError, others RuntimeError.
 [[noreturn]] void throw_status(tpu_status_t status);
 
 // Status -> exception.

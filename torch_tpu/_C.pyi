@@ -124,6 +124,9 @@ def graph_replays(graph: object, /) -> int:
 def set_observer(observer: object, /) -> None:
   """Calls this with ('to_host' or 'to_device', bytes) at each transfer; None ends it."""
 
+def make_process_group(gloo: object, rank: int, size: int, timeout_ms: int, /) -> object:
+  """A c10d Backend for tpu tensors over one of Gloo's for the same ranks."""
+
 def memory_stats() -> dict[str, int]:
   """bytes_in_use, bytes_peak, bytes_limit, bytes_total, buffers_in_use, buffers_peak and
   buffers_total; zeros before the device has started."""

@@ -40,7 +40,7 @@ def register():
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
   extension = _import_extension()
 
-  from torch_tpu import _discovery, _hooks, _patches, _sharing, integrations
+  from torch_tpu import _discovery, _hooks, _patches, _sharing, distributed, integrations
 
   torch.utils.rename_privateuse1_backend("tpu")
   from torch_tpu import tpu
@@ -53,6 +53,7 @@ def register():
   _patches.apply(torch)
   _hooks.install(torch)
   _sharing.install(torch)
+  distributed.install(torch)
   plugin = _discovery.find_plugin()
   # Without a path the first use of the device says what is missing.
   extension.set_plugin(plugin.path, plugin.platform, _discovery.count_tpu_hardware())

@@ -165,7 +165,7 @@ static tpu_status_t write_programs(tpui_lane_t* lane, tpu_platform_kind_t kind,
   tpu_window_t window;
   uint8_t *live, *dead;
   tpu_recorder_window(&lane->recorder, &window);
-  TPU_RETURN_IF_ERROR(tpui_mark_flags(lane, &live, &dead));
+  TPU_RETURN_IF_ERROR(tpui_mark_flags(lane, true, &live, &dead));
   tpu_ahead_t* made = NULL;
   TPU_RETURN_IF_ERROR(make_room(&window, &made));
   tpui_program_sink_t sink = {.take = add_launch, .user = made};

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/log.h"
+#include "engine/errors.h"
 #include "engine/flags.h"
 #include "engine/flight.h"
 #include "engine/flush.h"
@@ -148,6 +149,12 @@ tpu_status_t tpu_engine_set_host_ops(tpu_engine_t* engine, const tpu_host_ops_t*
   engine->host_ops = ops;
   tpu_mutex_unlock(&engine->lock);
   return NULL;
+}
+
+void tpu_engine_told(tpu_engine_t* engine, uint64_t job) {
+  tpu_mutex_lock(&engine->lock);
+  tpui_told_of(engine, job);
+  tpu_mutex_unlock(&engine->lock);
 }
 
 void tpu_engine_stats(tpu_engine_t* engine, tpu_engine_stats_t* out_stats) {

@@ -25,6 +25,7 @@ extern "C" {
 
 typedef struct tpu_engine_t tpu_engine_t;
 typedef struct tpu_storage_t tpu_storage_t;
+typedef struct tpu_channel_t tpu_channel_t;
 
 /* Loads the plugin, registers the C kernels of host/ with it and makes the engine, in
  * tpu_eager_mode_default. Limits come from the environment table. */
@@ -132,6 +133,7 @@ typedef struct tpu_call_t {
   tpu_result_t* results;
   tpu_dtype_t compute_dtype;  // from the memo, or set by the caller together with the result metas
   bool has_metas;             // the caller filled result metas (and compute dtype) itself
+  tpu_channel_t* channel;     // of a record that waits for other processes, or NULL; see below
   bool teach;  // the engine's: set with *out_unknown, so that the second try is learnt
 } tpu_call_t;
 
@@ -142,6 +144,28 @@ typedef struct tpu_call_t {
  * converted. */
 TPU_MUST_USE tpu_status_t tpu_engine_record(tpu_engine_t* engine, tpu_call_t* call,
                                             bool* out_unknown);
+
+/* --- channels --- */
+
+/* A channel runs records that wait for other processes, in their order, on a thread of its own.
+ * Such a record is launched when it is recorded, behind what its thread recorded before, and the
+ * call does not wait. Windows that read its results wait for them; all others overlap with it. It
+ * is never dropped, merged or reordered. Its operand 0 is a number of the caller's, the ticket; it
+ * has results, whose metadata are given; those that are written are whole storages. If it fails,
+ * what it was to write is lost: readers get the error.
+ *
+ * `landed` is called on the channel's thread, without any lock, once the results are there or have
+ * failed with `error` (borrowed; NULL: none), also when the record did not run since an operand
+ * had failed. `job` is for tpu_engine_told. */
+typedef void (*tpu_channel_landed_t)(void* context, int64_t ticket, tpu_status_t error,
+                                     uint64_t job);
+TPU_MUST_USE tpu_status_t tpu_channel_create(tpu_engine_t* engine, tpu_channel_landed_t landed,
+                                             void* context, tpu_channel_t** out_channel);
+/* Runs what is left. Not on the channel's own thread. NULL is fine. */
+void tpu_channel_destroy(tpu_channel_t* channel);
+
+/* The user was told of the failure of this job: the next sync need not. */
+void tpu_engine_told(tpu_engine_t* engine, uint64_t job);
 
 /* --- captures and templates --- */
 

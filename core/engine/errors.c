@@ -15,6 +15,8 @@ tpu_status_t tpui_take_pending(tpu_engine_t* e) {
   return error;
 }
 
-void tpui_told(tpu_engine_t* e, const tpu_value_t* value) {
-  if (e->pending_job == value->failed.job) tpu_status_free(tpui_take_pending(e));
+void tpui_told_of(tpu_engine_t* e, uint64_t job) {
+  if (e->pending_job == job) tpu_status_free(tpui_take_pending(e));
 }
+
+void tpui_told(tpu_engine_t* e, const tpu_value_t* value) { tpui_told_of(e, value->failed.job); }

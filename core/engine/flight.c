@@ -66,7 +66,7 @@ static void take_window(tpui_lane_t* lane, tpui_flight_t* f) {
   }
   for (size_t i = 0; i < r->external_count; ++i) {
     tpu_value_retain(f->job.externals[i]);
-    ++f->job.externals[i]->passing_refs;
+    if (f->channel == NULL) ++f->job.externals[i]->passing_refs;
     if (f->job.external_dead[i]) tpu_value_set_given(r->pool, f->job.externals[i], true);
   }
   f->job.external_count = (uint32_t)r->external_count;
@@ -88,7 +88,8 @@ static void begin_job(tpui_flight_t* f) {
 }
 
 tpu_status_t tpui_flight_load(tpui_lane_t* lane, tpui_plan_t* plan, tpui_variant_t* variant,
-                              const uint8_t* external_dead, tpui_flight_t** out_flight) {
+                              const uint8_t* external_dead, tpu_channel_t* channel,
+                              tpui_flight_t** out_flight) {
   tpu_engine_t* e = lane->engine;
   tpui_flight_t* flight = NULL;
   TPU_RETURN_IF_ERROR(take_flight(e, &flight));
@@ -100,6 +101,7 @@ tpu_status_t tpui_flight_load(tpui_lane_t* lane, tpui_plan_t* plan, tpui_variant
   flight->engine = e;
   flight->plan = plan;
   flight->variant = variant;
+  flight->channel = channel;
   take_window(lane, flight);
   begin_job(flight);
   *out_flight = flight;
@@ -254,8 +256,7 @@ static void fail_flight(tpui_flight_t* f) {
   }
 }
 
-/* Hands out results and gives everything back. With the engine lock. */
-static void finish_flight(tpui_flight_t* f) {
+void tpui_flight_finish(tpui_flight_t* f) {
   tpu_engine_t* e = f->engine;
   e->stats.launches += f->job.launches;
   tpui_flags_watch(e, &f->job);
@@ -267,11 +268,12 @@ static void finish_flight(tpui_flight_t* f) {
   for (uint32_t v = 0; v < f->job.value_count; ++v) tpu_buffer_release(f->job.buffers[v]);
   for (size_t i = 0; i < f->undo_count; ++i) tpu_value_release(&e->pool, f->undo[i].old);
   for (uint32_t i = 0; i < f->job.external_count; ++i) {
-    --f->job.externals[i]->passing_refs;
+    if (f->channel == NULL) --f->job.externals[i]->passing_refs;
     tpu_value_release(&e->pool, f->job.externals[i]);
   }
   tpu_free(f->rescue);
   f->rescue = NULL;
+  if (f->channel != NULL) tpui_plan_free(f->plan);
   give_flight(e, f);
 }
 
@@ -279,11 +281,16 @@ static void finish_flight(tpui_flight_t* f) {
 static void run_queued(tpu_queue_item_t* item) {
   tpui_flight_t* flight = (tpui_flight_t*)item;
   tpu_engine_t* e = flight->engine;
+  if (TPU_UNLIKELY(flight->awaits)) {
+    tpu_mutex_lock(&e->lock);
+    tpui_flight_await_inputs(flight);
+    tpu_mutex_unlock(&e->lock);
+  }
   tpui_flight_run(flight);
   tpu_mutex_lock(&e->lock);
   e->first_flight = flight->launched;
   if (e->first_flight == NULL) e->last_flight = NULL;
-  finish_flight(flight);
+  tpui_flight_finish(flight);
   --e->in_flight;
   (void)pthread_cond_broadcast(&e->landed);
   tpu_mutex_unlock(&e->lock);
@@ -299,12 +306,25 @@ static void run_here(tpu_engine_t* e, tpui_flight_t* flight) {
   if (check && flight->job.error == NULL) {
     flight->job.error = tpui_outputs_finite(window, &flight->job);
   }
-  finish_flight(flight);
+  tpui_flight_finish(flight);
+}
+
+static bool has_all_inputs(const tpui_flight_t* f) {
+  for (uint32_t i = 0; i < f->job.external_count; ++i) {
+    if (f->job.externals[i]->state == TPU_VALUE_LAUNCHED) return false;
+  }
+  return true;
+}
+
+void tpui_flight_await_inputs(const tpui_flight_t* f) {
+  while (!has_all_inputs(f)) (void)pthread_cond_wait(&f->engine->landed, &f->engine->lock);
 }
 
 /* In order: a small job may overtake nothing, so it is queued behind others. */
 void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
-  bool queue = e->mode != TPU_MODE_DEBUG && (flight->variant->heavy || e->in_flight > 0);
+  flight->awaits = e->apart != NULL && !has_all_inputs(flight);
+  bool behind = flight->variant->heavy || e->in_flight > 0 || flight->awaits;
+  bool queue = e->mode != TPU_MODE_DEBUG && behind;
   flight->item.run = run_queued;
   flight->locked = false;
   flight->launched = NULL;
@@ -318,6 +338,7 @@ void tpui_flight_launch(tpu_engine_t* e, tpui_flight_t* flight) {
     }
     tpu_status_free(status);  // no thread to be had, so nothing is queued: run it here
   }
+  tpui_flight_await_inputs(flight);
   run_here(e, flight);
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "engine/channel.h"
 #include "engine/errors.h"
 #include "engine/flags.h"
 #include "engine/flight.h"
@@ -21,7 +22,8 @@ static void count_undo(const tpui_lane_t* lane, int32_t by) {
   }
 }
 
-tpu_status_t tpui_mark_flags(tpui_lane_t* lane, uint8_t** out_live, uint8_t** out_dead) {
+tpu_status_t tpui_mark_flags(tpui_lane_t* lane, bool in_order, uint8_t** out_live,
+                             uint8_t** out_dead) {
   tpu_engine_t* e = lane->engine;
   const tpu_recorder_t* r = &lane->recorder;
   TPU_RETURN_IF_ERROR(
@@ -29,8 +31,10 @@ tpu_status_t tpui_mark_flags(tpui_lane_t* lane, uint8_t** out_live, uint8_t** ou
   uint8_t *live = e->flags, *dead = e->flags + r->value_count;
   for (size_t v = 0; v < r->value_count; ++v) live[v] = r->values[v] != NULL;
   count_undo(lane, -1);
-  for (size_t i = 0; i < r->external_count; ++i)
-    dead[i] = r->externals[i]->refs == 1 + r->externals[i]->passing_refs;
+  for (size_t i = 0; i < r->external_count; ++i) {
+    const tpu_value_t* value = r->externals[i];
+    dead[i] = value->refs == 1 + (in_order ? value->passing_refs : 0);
+  }
   count_undo(lane, 1);
   *out_live = live;
   *out_dead = dead;
@@ -141,12 +145,12 @@ static tpu_status_t flush_now(tpui_lane_t* lane, tpui_plan_t** out_plan, bool* o
   tpui_variant_t* variant = NULL;
   tpui_flight_t* flight = NULL;
   tpu_recorder_window(&lane->recorder, &window);
-  TPU_RETURN_IF_ERROR(tpui_mark_flags(lane, &live, &dead));
+  TPU_RETURN_IF_ERROR(tpui_mark_flags(lane, true, &live, &dead));
   TPU_RETURN_IF_ERROR(plan_window(lane, &window, live, dead, out_plan, &variant));
   tpui_plan_t* plan = *out_plan;
   *out_waits = variant == NULL;
   if (*out_waits) return NULL;
-  TPU_RETURN_IF_ERROR(tpui_flight_load(lane, plan, variant, dead, &flight));
+  TPU_RETURN_IF_ERROR(tpui_flight_load(lane, plan, variant, dead, NULL, &flight));
   log_window(&window, plan, variant, dead);
   ++e->stats.flushes;
   lane->window_recurs = false;
@@ -282,7 +286,8 @@ tpu_status_t tpui_recording_end(tpui_lane_t* lane, tpu_status_t status) {
 /* What others launch meanwhile need not be waited for. */
 static tpu_status_t wait_for_launched(tpu_engine_t* e) {
   uint64_t newest = e->job_serial;
-  while (e->first_flight != NULL && e->first_flight->job.serial <= newest) {
+  while ((e->first_flight != NULL && e->first_flight->job.serial <= newest) ||
+         tpui_channels_busy(e, newest)) {
     TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   }
   return NULL;

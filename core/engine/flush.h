@@ -9,8 +9,9 @@
  * the window, and not afterwards. Does nothing while the lane records ahead of time. */
 TPU_MUST_USE tpu_status_t tpui_flush(tpui_lane_t* lane);
 /* A byte for each of the lane's values: somebody needs it after the window; and for each external:
- * nobody else holds it. Both lie in engine->flags. */
-TPU_MUST_USE tpu_status_t tpui_mark_flags(tpui_lane_t* lane, uint8_t** out_live,
+ * nobody else holds it. `in_order`: the window runs behind the flights of the queue, whose
+ * references are gone by then. Both lie in engine->flags. */
+TPU_MUST_USE tpu_status_t tpui_mark_flags(tpui_lane_t* lane, bool in_order, uint8_t** out_live,
                                           uint8_t** out_dead);
 /* Ends a call that may have recorded: when `status` is not an error already, flushes if the mode or
  * the window's size asks for it. Then gives the lock back. */

@@ -178,7 +178,7 @@ static const tpu_storage_t* find_elsewhere(const tpui_lane_t* lane, const tpui_t
 }
 
 /* Flushing may give the lock up, and others may then record again what is touched here. */
-static tpu_status_t settle_touched(tpui_lane_t* lane, const tpui_touch_t* touch) {
+tpu_status_t tpui_lane_settle(tpui_lane_t* lane, const tpui_touch_t* touch) {
   const tpu_storage_t* storage;
   while ((storage = find_elsewhere(lane, touch)) != NULL) {
     tpui_lane_t* other = recorded_in(lane->engine, storage);
@@ -225,7 +225,7 @@ tpu_status_t tpui_lane_enter(tpu_engine_t* e, const tpui_touch_t* touch, tpui_la
     status = enter_slowly(e, touch, out_lane);
   }
   if (TPU_UNLIKELY(status == NULL && e->lanes->next != NULL))
-    status = settle_touched(*out_lane, touch);
+    status = tpui_lane_settle(*out_lane, touch);
   if (TPU_UNLIKELY(status != NULL)) tpu_mutex_unlock(&e->lock);
   return status;
 }

@@ -33,6 +33,9 @@ TPU_MUST_USE tpu_status_t tpui_lane_look(tpu_engine_t* engine, tpui_lane_t** out
 
 /* --- the rest expects the lock --- */
 
+/* The same promise again for a lane that was entered, after the lock was given up. */
+TPU_MUST_USE tpu_status_t tpui_lane_settle(tpui_lane_t* lane, const tpui_touch_t* touch);
+
 /* Flushes the lanes of threads that ended, or of all. */
 TPU_MUST_USE tpu_status_t tpui_lanes_flush(tpu_engine_t* engine, bool all);
 /* Plans were dropped, or are about to be: no lane expects one any more, and who waits for the build

@@ -78,6 +78,9 @@ bool tpui_plan_completes(const tpui_plan_t* plan, const tpu_window_t* window);
  * then no plan's `next` is known afterwards. */
 TPU_MUST_USE tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
                                         uint64_t hash, tpui_plan_t** out_plan, bool* out_dropped);
+/* A plan that is in no cache, its caller's; free it with tpui_plan_free. */
+TPU_MUST_USE tpu_status_t tpui_plan_make(const tpu_window_t* window, tpui_plan_t** out_plan);
+void tpui_plan_free(tpui_plan_t* plan);
 /* Drops those plans that were used longest ago and have half of all records, but none used at
  * `newest` or later. False when that leaves all. No plan's `next` is known afterwards. */
 TPU_MUST_USE tpu_status_t tpui_plan_cache_halve(tpui_plan_cache_t* cache, uint64_t newest,

@@ -25,7 +25,7 @@ void tpui_variant_free(tpui_variant_t* variant) {
   tpu_free(variant);
 }
 
-static void free_plan(tpui_plan_t* plan) {
+void tpui_plan_free(tpui_plan_t* plan) {
   for (int i = 0; i < plan->variant_count; ++i) tpui_variant_free(plan->variants[i]);
   tpui_variant_free(plan->interpreted);
   tpui_build_free(plan->build);
@@ -34,7 +34,7 @@ static void free_plan(tpui_plan_t* plan) {
 
 void tpui_plan_cache_clear(tpui_plan_cache_t* cache) {
   for (size_t i = 0; i < cache->capacity; ++i) {
-    if (cache->plans[i] != NULL) free_plan(cache->plans[i]);
+    if (cache->plans[i] != NULL) tpui_plan_free(cache->plans[i]);
   }
   tpu_free(cache->plans);
   *cache = (tpui_plan_cache_t){0};
@@ -97,7 +97,7 @@ static tpu_status_t rebuild_table(tpui_plan_cache_t* cache, uint64_t horizon) {
     if (plan == NULL) continue;
     if (horizon > 0) plan->next = NULL;
     if (plan->last_use < horizon && plan->build == NULL) {
-      free_plan(plan);
+      tpui_plan_free(plan);
     } else {
       insert_plan(&next, plan);
     }
@@ -153,7 +153,7 @@ static tpu_status_t make_room(tpui_plan_cache_t* cache, const tpu_window_t* wind
 }
 
 /* An empty plan with a copy of the window, in one block. */
-static tpu_status_t make_plan(const tpu_window_t* w, tpui_plan_t** out_plan) {
+tpu_status_t tpui_plan_make(const tpu_window_t* w, tpui_plan_t** out_plan) {
   tpu_window_t copy = *w;
   copy.slots = NULL;
   tpui_plan_t *plan = NULL, seen = {0};
@@ -185,7 +185,7 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
   *out_dropped = false;
   TPU_RETURN_IF_ERROR(make_room(cache, window, out_dropped));
   tpui_plan_t* plan = NULL;
-  TPU_RETURN_IF_ERROR(make_plan(window, &plan));
+  TPU_RETURN_IF_ERROR(tpui_plan_make(window, &plan));
   plan->hash = hash;
   plan->last_use = cache->clock;
   insert_plan(cache, plan);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/layout.h"
+#include "engine/channel.h"
 #include "engine/flush.h"
 #include "engine/lane.h"
 #include "engine/storage.h"
@@ -205,6 +206,14 @@ static tpu_status_t record_locked(tpui_lane_t* lane, tpu_call_t* call, scratch_t
   return place_results(lane, call, s->metas, s->values);
 }
 
+/* A window of its own. */
+static tpu_status_t record_apart(tpui_lane_t* lane, tpu_call_t* call, const tpui_touch_t* touch,
+                                 scratch_t* s, bool* out_unknown) {
+  TPU_RETURN_IF_ERROR(tpui_channel_prepare(lane, call, touch));
+  TPU_RETURN_IF_ERROR(record_locked(lane, call, s, out_unknown));
+  return tpui_channel_launch(lane, call->channel);
+}
+
 /* A failed call must not leave references behind that the caller does not know of. */
 static void drop_results(tpu_call_t* call, uint64_t created_before) {
   for (int k = 0; k < call->result_count; ++k) {
@@ -216,11 +225,13 @@ static void drop_results(tpu_call_t* call, uint64_t created_before) {
 }
 
 /* Gives the lock back. */
-static tpu_status_t record_entered(tpui_lane_t* lane, tpu_call_t* call, scratch_t* s,
-                                   bool* out_unknown) {
+static tpu_status_t record_entered(tpui_lane_t* lane, tpu_call_t* call, const tpui_touch_t* touch,
+                                   scratch_t* s, bool* out_unknown) {
   tpu_engine_t* e = lane->engine;
   uint64_t created_before = e->next_serial;
-  tpu_status_t status = record_locked(lane, call, s, out_unknown);
+  tpu_status_t status = TPU_UNLIKELY(call->channel != NULL)
+                            ? record_apart(lane, call, touch, s, out_unknown)
+                            : record_locked(lane, call, s, out_unknown);
   if (TPU_UNLIKELY(*out_unknown)) {
     tpu_mutex_unlock(&e->lock);
   } else {
@@ -246,7 +257,8 @@ tpu_status_t tpu_engine_record(tpu_engine_t* e, tpu_call_t* call, bool* out_unkn
                               .results = call->results};
   tpui_lane_t* lane;
   tpu_status_t status = tpui_lane_enter(e, &touch, &lane);
-  if (TPU_LIKELY(status == NULL)) status = record_entered(lane, call, &scratch, out_unknown);
+  if (TPU_LIKELY(status == NULL))
+    status = record_entered(lane, call, &touch, &scratch, out_unknown);
   tpu_free(scratch.memory);
   return status;
 }

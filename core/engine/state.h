@@ -118,6 +118,7 @@ struct tpu_engine_t {
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;
   tpui_flight_t *first_flight, *last_flight;  // queued, in order
+  tpui_flight_t* apart;                       // of channels, newest first
 
   tpu_flag_t* watched;  // what checks found and nobody looked at yet, oldest run first
   size_t watched_count, watched_capacity;
