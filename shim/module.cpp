@@ -24,6 +24,7 @@
 #include "graph.h"
 #include "graph_call.h"
 #include "hooks.h"
+#include "host_allocator.h"
 #include "observer.h"
 #include "precision.h"
 #include "python_values.h"
@@ -332,6 +333,34 @@ PyObject* py_memory_reset_peak(PyObject*) {
   if (engine_started()) tpu_device_memory_reset_peak(device());
   Py_RETURN_NONE;
 }
+PyObject* py_set_memory_share(PyObject* args) {
+  double share = 0;
+  parse(args, "d", &share);
+  TPU_THROW_IF_ERROR(tpu_device_set_memory_share(tpu_engine_device(engine()), share));
+  Py_RETURN_NONE;
+}
+PyObject* py_host_memory_stats(PyObject*) {
+  const at::HostStats stats = host_allocator()->get_stats();
+  PyRef dict(PyDict_New());
+  const auto add = [&](const std::string& name, const c10::CachingAllocator::Stat& stat) {
+    set_int(dict.get(), (name + "current").c_str(), stat.current);
+    set_int(dict.get(), (name + "peak").c_str(), stat.peak);
+    set_int(dict.get(), (name + "allocated").c_str(), stat.allocated);
+    set_int(dict.get(), (name + "freed").c_str(), stat.freed);
+  };
+  add("allocations_", stats.allocations);
+  add("bytes_", stats.allocated_bytes);
+  return dict.release();
+}
+PyObject* py_host_memory_reset(PyObject* args) {
+  const char* what = nullptr;
+  parse(args, "s", &what);
+  const std::string_view which(what);
+  TORCH_CHECK_VALUE(which == "peak" || which == "accumulated", "host_memory_reset: '", what, "'");
+  if (which == "peak") host_allocator()->reset_peak_stats();
+  if (which == "accumulated") host_allocator()->reset_accumulated_stats();
+  Py_RETURN_NONE;
+}
 void py_await_builds() {
   if (engine_started()) TPU_THROW_IF_ERROR(tpu_engine_await_builds(engine()));
 }
@@ -475,6 +504,11 @@ PyObject* py_set_own_precision(PyObject* args) {
   }
   set_own_precision(own);
   Py_RETURN_NONE;
+}
+PyObject* py_env_value(PyObject* args) {
+  const char* name = nullptr;
+  parse(args, "s", &name);
+  return env_value(find_env(name));
 }
 PyObject* py_env_override(PyObject* args) {
   const char* name = nullptr;

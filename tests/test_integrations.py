@@ -39,6 +39,7 @@ def library(tmp_path, monkeypatch):
   file.PATCHES = {"fakelib.parts": double}
   monkeypatch.setitem(sys.modules, file.__name__, file)
   monkeypatch.setattr(integrations, "_outcomes", {})
+  integrations._turned_off.cache_clear()
   monkeypatch.setattr(_after_import, "_waiting", {})
   yield file
   for name in ("fakelib", "fakelib.parts"):
@@ -125,8 +126,9 @@ def test_the_switch(switch, value, size):
 
 def test_the_switch_names_libraries_that_exist(switch):
   switch("peft,fakelibs")
-  with pytest.warns(RuntimeWarning, match="no integration of fakelibs; there are accelerate"):
-    integrations.install()
+  size, said = install_and_import()
+  assert size == 2 and len(said) == 1
+  assert "no integration of fakelibs; there are accelerate" in said[0]
 
 
 def test_nothing_changes_without_a_device(library, monkeypatch):
@@ -140,6 +142,17 @@ def test_table_and_files_name_the_same_modules():
     file = importlib.import_module(f"torch_tpu.integrations.{name}")
     assert tuple(sorted(file.PATCHES)) == library.modules
     assert file.__doc__ and all(module.split(".")[0] for module in library.modules)
+
+
+def test_import_torch_reads_no_variable():
+  """They are read when they are first needed, so that a script may set them after its imports."""
+  code = """
+    import os, torch, safetensors.torch
+    os.environ["TORCH_TPU_MEMORY_LIMIT"] = "64M"
+    os.environ["TPU_LIKE_HBM_BYTES"] = str(64 << 20)
+    assert torch.tpu.mem_get_info()[1] == 64 << 20
+  """
+  child(textwrap.dedent(code), fresh=True)
 
 
 def test_import_torch_loads_no_integration():

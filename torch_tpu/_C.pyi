@@ -134,6 +134,16 @@ def memory_stats() -> dict[str, int]:
 def memory_reset_peak() -> None:
   """Begins new peaks at the present use."""
 
+def set_memory_share(share: float, /) -> None:
+  """Refuses device memory above this share of the limit, from 0 to 1; starts the device."""
+
+def host_memory_stats() -> dict[str, int]:
+  """Pinned host memory: current, peak, allocated (in total) and freed, each as allocations_*
+  (blocks) and bytes_*."""
+
+def host_memory_reset(what: str, /) -> None:
+  """Begins new peaks ('peak') or new totals ('accumulated') of host_memory_stats."""
+
 def engine_stats() -> dict[str, int]:
   """records, predicted, flushes, window_hits, window_plans, interpretations and launches."""
 
@@ -164,6 +174,10 @@ def reset_decomposition_stats() -> None:
 def env_table() -> list[tuple[str, str | None, str]]:
   """Every row of the environment table: name, effective value, and where it comes from: 'default',
   'environment' or 'override'."""
+
+def env_value(name: str, /) -> str | None:
+  """The effective value of one variable, which alone is read; KeyError for a name that is not in
+  the table."""
 
 def env_override(name: str, value: str | None, /) -> None:
   """Replaces a variable's value for this process; None goes back to the environment. KeyError for a

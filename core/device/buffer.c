@@ -15,7 +15,9 @@ static tpu_status_t check_limit(const tpu_device_t* device, int64_t outputs, tpu
   const tpu_memory_stats_t* stats = &device->stats;
   int64_t wanted = outputs;
   if (__builtin_add_overflow(wanted, need.temporary, &wanted)) wanted = INT64_MAX;
-  int64_t left = stats->bytes_limit - (stats->bytes_in_use - need.freed);
+  int64_t limit = stats->bytes_limit;
+  if (device->memory_share < 1) limit = (int64_t)((double)limit * device->memory_share);
+  int64_t left = limit - (stats->bytes_in_use - need.freed);
   if (stats->bytes_limit > 0 && wanted > left) {
     char temporary[64] = "";
     if (need.temporary > 0) {
@@ -25,7 +27,7 @@ static tpu_status_t check_limit(const tpu_device_t* device, int64_t outputs, tpu
     return tpu_status_make(TPU_RESOURCE_EXHAUSTED,
                            "out of device memory: %" PRId64 " bytes wanted%s, %" PRId64
                            " bytes in use, limit %" PRId64 " bytes",
-                           wanted, temporary, stats->bytes_in_use, stats->bytes_limit);
+                           wanted, temporary, stats->bytes_in_use, limit);
   }
   int64_t fresh = wanted - need.freed;
   if (!device->probes_memory || fresh < PROBE_BYTES || tpui_platform_host_grants(fresh)) {

@@ -198,6 +198,7 @@ static tpu_status_t fill_device(tpu_device_t* device, const tpu_device_options_t
     return tpu_status_make(TPU_RESOURCE_EXHAUSTED, "cannot make a mutex");
   }
   atomic_init(&device->risky_bytes, INT64_MAX);
+  device->memory_share = 1;
   device->platform = tpu_platform_get(options->platform);
   if (device->platform == NULL) {
     return tpu_status_make(TPU_INVALID_ARGUMENT, "unknown platform kind %d",
@@ -279,4 +280,14 @@ void tpu_device_memory_reset_peak(tpu_device_t* device) {
   device->stats.bytes_peak = device->stats.bytes_in_use;
   device->stats.buffers_peak = device->stats.buffers_in_use;
   tpu_mutex_unlock(&device->mutex);
+}
+
+tpu_status_t tpu_device_set_memory_share(tpu_device_t* device, double share) {
+  if (!(share >= 0 && share <= 1)) {
+    return tpu_status_make(TPU_INVALID_ARGUMENT, "a share of memory is from 0 to 1, not %g", share);
+  }
+  tpu_mutex_lock(&device->mutex);
+  device->memory_share = share;
+  tpu_mutex_unlock(&device->mutex);
+  return NULL;
 }

@@ -86,6 +86,9 @@ typedef struct tpu_memory_stats_t {
 /* Bytes in use and their peak are the device's own where it tells: a TPU counts whole tiles. */
 void tpu_device_memory_stats(tpu_device_t* device, tpu_memory_stats_t* out_stats);
 void tpu_device_memory_reset_peak(tpu_device_t* device);
+/* Refuses buffers above this share, from 0 to 1, of bytes_limit; where the limit is unknown it has
+ * no effect. What lives already stays. INVALID_ARGUMENT for other numbers. */
+TPU_MUST_USE tpu_status_t tpu_device_set_memory_share(tpu_device_t* device, double share);
 
 /* Buffer from dense row-major host memory, always copied before this returns. `meta` gives dtype
  * and sizes; strides are ignored. */

@@ -37,6 +37,7 @@ struct tpu_device_t {
 
   tpu_mutex_t mutex;  // guards the rest
   tpu_memory_stats_t stats;
+  double memory_share;         // of bytes_limit, that buffers may fill
   int64_t peak_before;         // the device's own peak when peaks began anew, which it cannot
   tpu_buffer_t* free_buffers;  // released tpu_buffer_t, kept for the next output
   tpui_completions_t completions;

@@ -1,5 +1,6 @@
 /* The device, its buffers and executables, on the fake plugin; a few on a real CPU plugin when
  * TORCH_TPU_PJRT_PLUGIN names one. */
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -278,6 +279,30 @@ TPU_TEST(device_memory_accounting) {
   TPU_EXPECT_EQ(memory_of(device).bytes_total, 2 * BYTES);
   tpu_buffer_release(b);
   TPU_EXPECT_EQ(memory_of(device).bytes_in_use, 0);
+  end_with_device(fake, device);
+}
+
+TPU_TEST(device_memory_share) {
+  const fake_control_t* fake = begin();
+  TPU_REQUIRE(fake != NULL);
+  tpu_device_t* device = NULL;
+  TPU_REQUIRE_OK(make_device_of(TPU_PLATFORM_CPU, 4 * BYTES, &device));
+  TPU_REQUIRE_OK(tpu_device_set_memory_share(device, 0.5));
+  TPU_EXPECT_EQ(memory_of(device).bytes_limit, 4 * BYTES);
+  tpu_buffer_t *a = NULL, *b = NULL, *c = NULL;
+  TPU_REQUIRE_OK(make_buffer(device, &a));
+  TPU_REQUIRE_OK(make_buffer(device, &b));
+  tpu_status_t status = make_buffer(device, &c);
+  TPU_EXPECT_TEXT(tpu_status_message(status),
+                  "out of device memory: 24 bytes wanted, 48 bytes in use, limit 48 bytes");
+  TPU_EXPECT_CODE(status, TPU_RESOURCE_EXHAUSTED);
+  TPU_EXPECT_CODE(tpu_device_set_memory_share(device, 1.5), TPU_INVALID_ARGUMENT);
+  TPU_EXPECT_CODE(tpu_device_set_memory_share(device, NAN), TPU_INVALID_ARGUMENT);
+  TPU_REQUIRE_OK(tpu_device_set_memory_share(device, 1));
+  TPU_REQUIRE_OK(make_buffer(device, &c));
+  tpu_buffer_release(a);
+  tpu_buffer_release(b);
+  tpu_buffer_release(c);
   end_with_device(fake, device);
 }
 

@@ -63,23 +63,54 @@ LIBRARIES = {
   "transformers": Library("5.18", "5.24", ("transformers.pipelines.base",)),
 }
 
+PATCHED = "patched"
 _outcomes = {}  # library -> "patched", or why not
 
 
 def install():
-  """Waits for the libraries that are not turned off; called once."""
-  from torch_tpu import _C
-
-  switch = next(value for name, value, _ in _C.env_table() if name == "TORCH_TPU_INTEGRATIONS")
-  off = _turned_off(switch or "1")
+  """Waits for the libraries; called once. Reads no variable: that is for when one is needed."""
   for name, library in LIBRARIES.items():
-    if name in off:
-      _outcomes[name] = "turned off by TORCH_TPU_INTEGRATIONS"
-      continue
     for module in library.modules:
       after_import(module, functools.partial(_patch, name))
 
 
+def _patch(name, module):
+  """Changes one module of a library that has just been imported. Never raises: a library that has
+  changed stays as it is, with a warning."""
+  from torch_tpu import _C
+
+  if _C.device_count() == 0:
+    return
+  if name not in _outcomes:
+    _outcomes[name] = _begin(name, _C.env_value("TORCH_TPU_INTEGRATIONS"))
+  if _outcomes[name] != PATCHED:
+    return
+  file = importlib.import_module(f"torch_tpu.integrations.{name}")
+  try:
+    file.PATCHES[module.__name__](module)
+  except Exception as error:  # whatever a changed library makes of our patch, its user goes on
+    _outcomes[name] = f"{module.__name__} is not as expected: {type(error).__name__}: {error}"
+    _warn(name, f"{module.__name__} is not what torch_tpu knows ({error}), and stays as it is")
+
+
+def _begin(name, switch):
+  """What becomes of a library when the first of its modules has been imported."""
+  if name in _turned_off(switch or "1"):
+    return "turned off by TORCH_TPU_INTEGRATIONS"
+  library = LIBRARIES[name]
+  try:
+    version = importlib.metadata.version(name)
+  except importlib.metadata.PackageNotFoundError:
+    version = "unknown"
+  if _numbers(library.first) <= _numbers(version) < _numbers(library.end):
+    return PATCHED
+  _warn(
+    name, f"it was tested with {name} {library.first} up to {library.end}, and this is {version}"
+  )
+  return f"version {version} is not in [{library.first}, {library.end})"
+
+
+@functools.lru_cache  # so that an unknown name is told once
 def _turned_off(switch):
   """Names of libraries that the variable's value turns off."""
   words = {word.strip().lower().replace("-", "_") for word in switch.split(",")}
@@ -94,39 +125,6 @@ def _turned_off(switch):
       stacklevel=2,
     )
   return words
-
-
-def _patch(name, module):
-  """Changes one module of a library that has just been imported. Never raises: a library that has
-  changed stays as it is, with a warning."""
-  from torch_tpu import _C
-
-  if _C.device_count() == 0 or not _is_tested(name):
-    return
-  file = importlib.import_module(f"torch_tpu.integrations.{name}")
-  try:
-    file.PATCHES[module.__name__](module)
-    _outcomes[name] = "patched"
-  except Exception as error:  # whatever a changed library makes of our patch, its user goes on
-    _outcomes[name] = f"{module.__name__} is not as expected: {type(error).__name__}: {error}"
-    _warn(name, f"{module.__name__} is not what torch_tpu knows ({error}), and stays as it is.")
-
-
-def _is_tested(name):
-  library = LIBRARIES[name]
-  if name in _outcomes:
-    return _outcomes[name] == "patched"
-  try:
-    version = importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:
-    version = "unknown"
-  if _numbers(library.first) <= _numbers(version) < _numbers(library.end):
-    return True
-  _outcomes[name] = f"version {version} is not in [{library.first}, {library.end})"
-  _warn(
-    name, f"it was tested with {name} {library.first} up to {library.end}, and this is {version}"
-  )
-  return False
 
 
 def _numbers(version):

@@ -166,6 +166,30 @@ def get_device_capability(device=None):
   return torch.accelerator.get_device_capability(_index(device))
 
 
+def is_tf32_supported():
+  """False: TF32 is a format of NVIDIA's tensor cores. See torch.set_float32_matmul_precision."""
+  return False
+
+
+def can_device_access_peer(device, peer_device):
+  """False for two devices: neither reads the other's memory by address."""
+  return _index(device) == _index(peer_device)
+
+
+def ipc_collect():
+  """Nothing to do: device memory is never shared between processes."""
+
+
+def is_current_stream_capturing():
+  """False: streams are not captured; see torch.compile."""
+  return False
+
+
+def get_arch_list():
+  """An empty list: programs are compiled for the device that is there."""
+  return []
+
+
 def get_compute_capability(device=None):
   """An empty string: TPUs have no such number. Kept for code written for other devices."""
   _index(device)

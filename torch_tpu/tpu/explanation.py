@@ -3,12 +3,10 @@
 import collections
 import sys
 import threading
-import traceback
 
 from torch_tpu import _C
 
-# Files whose frames are nobody's "line that asked for it".
-_INNER = ("/torch/", "/torch_tpu/", "<frozen", "<eval_with_key>", "<string>")
+from .sync_debug import unwatch, user_frame, watch
 
 
 class Explanation:
@@ -38,11 +36,11 @@ def explain(fn, *args, **kwargs):
     if threading.get_ident() == me:
       transfers.append((direction, size, _user_line()))
 
-  _C.set_observer(observe)
+  watch(observe)
   try:
     result = fn(*args, **kwargs)
   finally:
-    _C.set_observer(None)
+    unwatch(observe)
   _C.synchronize()
   after = _snapshot()
   return Explanation(_describe(before, after, transfers), result)
@@ -108,11 +106,9 @@ def _describe(before, after, transfers):
 
 
 def _user_line():
-  """The innermost frame outside PyTorch and this package, as "file:line in function"."""
-  for frame in reversed(traceback.extract_stack()):
-    if not any(part in frame.filename for part in _INNER):
-      return f"{frame.filename}:{frame.lineno} in {frame.name}"
-  return None
+  """That frame as "file:line in function"."""
+  frame = user_frame()
+  return f"{frame.filename}:{frame.lineno} in {frame.name}" if frame else None
 
 
 def _lines(data):

@@ -84,6 +84,59 @@ def mem_get_info(device=None):
   return max(0, stats["bytes_limit"] - stats["bytes_in_use"]), stats["bytes_limit"]
 
 
+_fraction = 1.0
+
+
+def set_per_process_memory_fraction(fraction, device=None):
+  """Bounds what this process may take to `fraction` (0 to 1) of the device's memory: more raises
+  OutOfMemoryError. Starts the runtime. ValueError for other numbers."""
+  global _fraction
+  _index(device)
+  if not isinstance(fraction, float):
+    raise TypeError("Invalid type for fraction argument, must be `float`")
+  if not 0 <= fraction <= 1:
+    raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+  _C.set_memory_share(fraction)
+  _fraction = fraction
+
+
+def get_per_process_memory_fraction(device=None):
+  """What set_per_process_memory_fraction set; 1.0 before."""
+  _index(device)
+  return _fraction
+
+
+def device_memory_used(device=None):
+  """Bytes of the device in use, by this process as far as the device tells. Starts the runtime."""
+  free, total = mem_get_info(device)
+  return total - free
+
+
+def host_memory_stats():
+  """Pinned host memory, flat: "allocated_bytes.peak" -> number, as torch.cuda.host_memory_stats."""
+  flat = OrderedDict()
+  _flatten("", host_memory_stats_as_nested_dict(), flat)
+  return flat
+
+
+def host_memory_stats_as_nested_dict():
+  """host_memory_stats as nested dictionaries; starts nothing."""
+  stats = _C.host_memory_stats()
+  groups = {"allocations": "allocations_", "allocated_bytes": "bytes_"}
+  keys = ("current", "peak", "allocated", "freed")
+  return {name: {key: stats[own + key] for key in keys} for name, own in groups.items()}
+
+
+def reset_peak_host_memory_stats():
+  """Begins new peaks of host_memory_stats."""
+  _C.host_memory_reset("peak")
+
+
+def reset_accumulated_host_memory_stats():
+  """Begins new totals of host_memory_stats."""
+  _C.host_memory_reset("accumulated")
+
+
 def empty_cache():
   """Gives back memory that only caches hold."""
   if _C.is_initialized():
