@@ -116,6 +116,22 @@ PyObject* py_set_eager_mode(PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_program_folder(PyObject*) {
+  return text_or_none(tpu_compiler_folder(tpu_engine_compiler(engine())));
+}
+PyObject* py_program_files(PyObject*) {
+  tpu_strbuf_t lines{};
+  if (engine_started()) {
+    const tpu_status_t status = tpu_compiler_files(tpu_engine_compiler(engine()), &lines);
+    if (status != nullptr) tpu_strbuf_free(&lines);
+    TPU_THROW_IF_ERROR(status);
+  }
+  PyRef text(
+      PyUnicode_FromStringAndSize(tpu_strbuf_text(&lines), static_cast<Py_ssize_t>(lines.size)));
+  tpu_strbuf_free(&lines);
+  return PyUnicode_Splitlines(text.get(), 0);
+}
+
 PyObject* py_compile_for(PyObject* args) {
   const char *plugin = nullptr, *platform = nullptr, *target = nullptr, *text = nullptr;
   int optimized = 0;

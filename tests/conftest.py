@@ -19,6 +19,8 @@ if "TORCH_TPU_CACHE_DIR" not in os.environ:
   # A fresh cache per run: what an earlier build compiled must not hide what this one compiles.
   _cache = tempfile.TemporaryDirectory(prefix="torch_tpu_test_cache_")
   os.environ["TORCH_TPU_CACHE_DIR"] = _cache.name
+  # Also for graphs, which AOTAutograd's cache keeps there.
+  os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(_cache.name, "inductor"))
 
 import pytest
 import torch

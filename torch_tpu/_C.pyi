@@ -76,6 +76,13 @@ def empty_cache() -> None:
 def clear_cache() -> None:
   """Forgets plans and compiled programs in memory, not on disk."""
 
+def program_folder() -> str | None:
+  """Folder of the compile cache on disk, which may not exist yet; None when it is off. Starts the
+  device."""
+
+def program_files() -> list[str]:
+  """Paths of the files of programs that are in memory; not all need exist."""
+
 def compile_for(plugin: str, platform: str, target: str, text: str, keep: bool = False, /) -> dict:
   """Compiles StableHLO for a target of the plugin's, such as 'v5e:1x1' of libtpu's, and gives the
   bytes it needs (int): code, arguments, outputs, aliased, temporaries and peak; flops, traffic

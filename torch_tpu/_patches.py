@@ -17,6 +17,8 @@
    it knows none for us; ours are those of CUDA: channels_last where the input or the weight is.
 8. Samplers. Under set_default_device they mix a generator of the host with a tensor on the device;
    see _data.py.
+9. torch.compiler.save_cache_artifacts. It asks nobody for what is compiled later than a graph: our
+   programs; see _compile/artifacts.py.
 
 Libraries on top of PyTorch: see integrations/.
 """
@@ -26,7 +28,7 @@ import sys
 import types
 
 from torch_tpu import _data
-from torch_tpu._compile import flex, routing
+from torch_tpu._compile import artifacts, flex, routing
 
 _CPU = 1  # DLPack's device type of host memory
 
@@ -43,6 +45,7 @@ def apply(torch):
   _leave_dynamo_alone(torch)
   routing.install(torch)
   flex.install()
+  artifacts.install()
   _lay_out_fake_convolutions(torch)
   _data.install(torch)
 

@@ -214,6 +214,21 @@ void tpui_compiler_count(tpu_compiler_t* compiler, int64_t* counter, double* sec
   tpu_mutex_unlock(&compiler->mutex);
 }
 
+const char* tpu_compiler_folder(const tpu_compiler_t* compiler) { return compiler->disk.folder; }
+
+tpu_status_t tpu_compiler_files(tpu_compiler_t* compiler, tpu_strbuf_t* out_lines) {
+  tpu_digest_t* keys = NULL;
+  size_t count = 0;
+  if (compiler->disk.folder == NULL) return NULL;
+  TPU_RETURN_IF_ERROR(tpui_memory_keys(&compiler->memory, &keys, &count));
+  for (size_t i = 0; i < count; ++i) {
+    tpui_disk_append_path(&compiler->disk, keys[i], out_lines);
+    tpu_strbuf_append(out_lines, "\n");
+  }
+  tpu_free(keys);
+  return tpu_strbuf_status(out_lines);
+}
+
 void tpu_compiler_stats(tpu_compiler_t* compiler, tpu_compile_stats_t* out_stats) {
   tpu_mutex_lock(&compiler->mutex);
   *out_stats = compiler->stats;

@@ -8,6 +8,7 @@
 #ifndef TPU_COMPILE_COMPILE_H_
 #define TPU_COMPILE_COMPILE_H_
 
+#include "base/strbuf.h"
 #include "device/device.h"
 
 #ifdef __cplusplus
@@ -58,6 +59,12 @@ TPU_MUST_USE tpu_status_t tpu_compiler_get_all(tpu_compiler_t* compiler, size_t 
 
 /* While set, what would have to be compiled fails with TPU_CANCELLED. Caches still answer. */
 void tpu_compiler_refuse(tpu_compiler_t* compiler, bool refuse);
+
+/* The folder of the cache on disk, borrowed; NULL when there is none. */
+const char* tpu_compiler_folder(const tpu_compiler_t* compiler);
+/* Appends a line with the path of the file for each program in memory, whether it is there or not;
+ * nothing without a cache on disk. */
+TPU_MUST_USE tpu_status_t tpu_compiler_files(tpu_compiler_t* compiler, tpu_strbuf_t* out_lines);
 
 void tpu_compiler_stats(tpu_compiler_t* compiler, tpu_compile_stats_t* out_stats);
 void tpu_compiler_reset_stats(tpu_compiler_t* compiler);

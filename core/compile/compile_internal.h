@@ -48,6 +48,10 @@ TPU_MUST_USE tpu_status_t tpui_memory_create(tpui_memory_cache_t* cache);
 void tpui_memory_destroy(tpui_memory_cache_t* cache);  // accepts a zeroed cache
 void tpui_memory_clear(tpui_memory_cache_t* cache);
 
+/* The keys of what is there, in no order; free the array with tpu_free. */
+TPU_MUST_USE tpu_status_t tpui_memory_keys(tpui_memory_cache_t* cache, tpu_digest_t** out_keys,
+                                           size_t* out_count);
+
 /* Drops the entry used longest ago whose executable nobody else holds; false when there is none. */
 bool tpui_memory_drop_oldest(tpui_memory_cache_t* cache);
 
@@ -78,6 +82,9 @@ typedef enum tpui_disk_result_t {
   TPUI_DISK_HIT,
   TPUI_DISK_REJECT,  // the file was broken and has been deleted, or others may have written it
 } tpui_disk_result_t;
+
+/* Appends the path of this key's file; nothing when the cache is off. */
+void tpui_disk_append_path(const tpui_disk_cache_t* cache, tpu_digest_t key, tpu_strbuf_t* path);
 
 /* Reads TORCH_TPU_CACHE, _DIR and _SIZE. */
 TPU_MUST_USE tpu_status_t tpui_disk_create(tpui_disk_cache_t* cache);

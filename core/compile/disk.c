@@ -96,6 +96,13 @@ static bool make_path(const tpui_disk_cache_t* cache, tpu_digest_t key, tpui_dis
   return !path->text.failed;
 }
 
+void tpui_disk_append_path(const tpui_disk_cache_t* cache, tpu_digest_t key, tpu_strbuf_t* path) {
+  tpui_disk_path_t made;
+  if (cache->folder == NULL) return;
+  if (make_path(cache, key, &made)) tpu_strbuf_append(path, made.text.data);
+  tpu_strbuf_free(&made.text);
+}
+
 /* One line per process, whatever the log topics: a cache that does not work costs minutes. */
 static void warn_once(const char* path, int error) {
   static atomic_flag warned = ATOMIC_FLAG_INIT;

@@ -45,6 +45,23 @@ static void unlink_entry(tpui_memory_cache_t* cache, tpui_memory_entry_t* entry)
   cache->entry_count -= 1;
 }
 
+tpu_status_t tpui_memory_keys(tpui_memory_cache_t* cache, tpu_digest_t** out_keys,
+                              size_t* out_count) {
+  *out_keys = NULL;
+  *out_count = 0;
+  tpu_mutex_lock(&cache->mutex);
+  void* keys = NULL;
+  tpu_status_t status = tpu_calloc(cache->entry_count + 1, sizeof(tpu_digest_t), &keys);
+  *out_keys = keys;
+  for (size_t i = 0; i < cache->slot_count && status == NULL; ++i) {
+    for (const tpui_memory_entry_t* entry = cache->slots[i]; entry != NULL; entry = entry->next) {
+      if (entry->executable != NULL) (*out_keys)[(*out_count)++] = entry->key;
+    }
+  }
+  tpu_mutex_unlock(&cache->mutex);
+  return status;
+}
+
 /* Entries that are being made stay: their makers hold pointers to them. */
 void tpui_memory_clear(tpui_memory_cache_t* cache) {
   tpui_memory_entry_t* dropped = NULL;

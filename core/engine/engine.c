@@ -104,6 +104,7 @@ void tpu_engine_set_task(tpu_engine_t* engine, tpu_task_number_t task) {
   tpu_mutex_unlock(&engine->lock);
 }
 
+tpu_compiler_t* tpu_engine_compiler(tpu_engine_t* engine) { return engine->compiler; }
 tpu_device_t* tpu_engine_device(tpu_engine_t* engine) { return engine->device; }
 
 tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine) {

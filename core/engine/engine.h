@@ -33,6 +33,7 @@ TPU_MUST_USE tpu_status_t tpu_engine_create(const tpu_device_options_t* options,
                                             tpu_engine_t** out_engine);
 void tpu_engine_destroy(tpu_engine_t* engine);
 tpu_device_t* tpu_engine_device(tpu_engine_t* engine);
+tpu_compiler_t* tpu_engine_compiler(tpu_engine_t* engine);
 
 tpu_eager_mode_t tpu_engine_mode(const tpu_engine_t* engine);
 /* Whether NaN and infinity made from finite numbers are errors: in Debug mode, when asked for, and

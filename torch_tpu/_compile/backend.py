@@ -5,6 +5,7 @@ import warnings
 import torch
 from torch._dynamo import graph_bytecode_inputs
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
@@ -92,37 +93,39 @@ def _takes_registered_objects(node):
 
 
 def _lower(graph_module, example_inputs):
-  inference = []
-
-  def compile_inference(graph_module, example_inputs):
-    graph = CompiledGraph(graph_module, "inference")
-    inference.append((graph, TracingContext.get().fw_metadata))
-    return graph
-
   lowering = aot_autograd(
     fw_compiler=_compiler("forward"),
     bw_compiler=_compiler("backward"),
-    inference_compiler=compile_inference,
+    inference_compiler=_compiler("inference"),
     partition_fn=min_cut_rematerialization_partition,
     keep_inference_input_mutations=True,
   )
-  # A copy of the RNG state per operation would give other numbers than eager does.
+  CompiledGraph.made.clear()
   with torch._functorch.config.patch(
-    graphsafe_rng_functionalization=False, functionalize_rng_ops=False
+    # A copy of the RNG state per operation would give other numbers than eager does.
+    graphsafe_rng_functionalization=False,
+    functionalize_rng_ops=False,
+    # An entry of the cache is whole: no other cache knows our graphs. For that, backward's graph is
+    # made together with forward's; its programs are not.
+    bundled_autograd_cache=True,
+    force_non_lazy_backward_lowering=True,
   ):
     wrapped = lowering(graph_module, example_inputs)
   direct = None
-  if inference:
-    graph, metadata = inference[0]
-    direct = graph.without_wrappers(wrapped, metadata, len(example_inputs))
+  if [graph.kind for graph in CompiledGraph.made] == ["inference"]:
+    direct = CompiledGraph.made[0].without_wrappers(wrapped, len(example_inputs))
+  CompiledGraph.made.clear()
   return wrapped if direct is None else direct
 
 
 def _compiler(kind):
   def compile_graph(graph_module, example_inputs):
-    return CompiledGraph(graph_module, kind)
+    graph = CompiledGraph(graph_module, kind)
+    if kind == "inference":
+      graph.note_wrappers(TracingContext.get().fw_metadata)
+    return graph
 
-  return compile_graph
+  return SerializableAOTDispatchCompiler(CompiledGraph, compile_graph)
 
 
 backend = TpuBackend()

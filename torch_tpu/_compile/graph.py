@@ -7,14 +7,20 @@ runs call by call each time, through the same recorder: slower, and just as righ
 
 import itertools
 import logging
+import pickle
 import weakref
 
 import torch
 from torch._functorch._aot_autograd.schemas import PlainTensorMeta
+from torch._inductor.output_code import OutputCode
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._subclasses import FakeTensorMode
+from torch.fx._graph_pickler import GraphPickler, Options
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.graph import _BoxedCodeGen
 
 from torch_tpu import _C
+from torch_tpu._version import __version__
 
 log = logging.getLogger("torch_tpu")
 
@@ -52,6 +58,7 @@ _REPLACED = {
   run_and_save_rng_state: _run_and_save_rng_state,
   run_with_rng_state: _run_with_rng_state,
 }
+_ORIGINALS = {ours: theirs for theirs, ours in _REPLACED.items()}
 
 
 _numbers = itertools.count()
@@ -63,28 +70,26 @@ def describe_all():
   return {number: graph.describe() for number, graph in sorted(_live.items())}
 
 
-class CompiledGraph:
-  """Takes a list of arguments, which it empties, and gives a list of results."""
+class CompiledGraph(OutputCode):
+  """Takes a list of arguments, which it empties, and gives a list of results.
+
+  AOTAutograd's cache keeps it as code, without templates. `made` are those that the present call
+  of AOTAutograd made or took from its cache."""
+
+  made = []
 
   def __init__(self, graph_module, kind):
     self._boxed_call = True  # of the instance: AOTAutograd's wrappers copy its __dict__
     self.kind = kind
     self.obstacle = _obstacle(graph_module)  # why it runs call by call; None while it may not
-    for node in graph_module.graph.nodes:
-      if node.op == "call_function":
-        node.target = _REPLACED.get(node.target, node.target)
-    graph_module.graph.set_codegen(_BoxedCodeGen())
-    graph_module.recompile()
-    self.module = graph_module
+    _replace_operators(graph_module)
     self.numbers = _lift_numbers(graph_module)
-    self.graph = _C.graph_new()
-    self.inputs = sum(node.op == "placeholder" for node in graph_module.graph.nodes)
+    self.inputs = len(graph_module.graph.find_nodes(op="placeholder"))
     self.outputs = len(graph_module.graph.output_node().args[0])
     self.constants = _lift_constants(graph_module)
-    self.attempts = 0
-    self.calls = 0  # but for replays
-    self.number = next(_numbers)
-    _live[self.number] = self
+    self.written = None  # places of arguments that it writes; None: not without the wrappers
+    self._begin(graph_module)
+    CompiledGraph.made.append(self)
 
   def describe(self):
     return {
@@ -108,13 +113,51 @@ class CompiledGraph:
     self.calls += 1
     return self.module(args)
 
-  def without_wrappers(self, wrapped, metadata, count):
-    """A callable for `wrapped`, which is what AOTAutograd made of this graph for `count` inputs,
-    that goes through its wrappers only where there is no template. None where they do more than
-    to hand over arguments and results as they are, and to count writes."""
+  # --- for AOTAutograd's cache ---
+
+  def prepare_for_serialization(self):
+    pass  # it is told to a copy, which __getstate__ has made
+
+  def post_compile(self, example_inputs, constants, graph_kwargs):
+    CompiledGraph.made.append(self)
+
+  def __getstate__(self):
+    state = self.__dict__.copy()
+    for name in ("graph", "calls", "attempts", "number"):
+      del state[name]
+    numbers = self.numbers and (_to_bytes(self.numbers.module), self.numbers.places)
+    return state | {
+      "version": __version__,
+      "module": _to_bytes(self.module),
+      "numbers": numbers,
+    }
+
+  def __setstate__(self, state):
+    if state.pop("version") != __version__:
+      raise pickle.UnpicklingError("a graph of another version of torch_tpu")
+    module, numbers = state.pop("module"), state.pop("numbers")
+    self.__dict__.update(state)
+    self.numbers = numbers and _Numbers(_from_bytes(numbers[0]), numbers[1])
+    self._begin(_from_bytes(module))
+
+  def _begin(self, graph_module):
+    graph_module.graph.set_codegen(_BoxedCodeGen())
+    graph_module.recompile()
+    self.module = graph_module
+    self.graph = _C.graph_new()
+    self.attempts = 0
+    self.calls = 0  # but for replays
+    self.number = next(_numbers)
+    _live[self.number] = self
+
+  # --- without AOTAutograd ---
+
+  def note_wrappers(self, metadata):
+    """Looks at what AOTAutograd's wrappers will do: they may be left out where they only hand over
+    arguments and results, and count writes."""
     plain = (
       self.numbers is None
-      and count == self.inputs == len(metadata.input_info)
+      and self.inputs == len(metadata.input_info)
       and metadata.num_outputs == self.outputs
       and not metadata.num_mutated_inp_runtime_indices
       and not metadata.num_outputs_aliased
@@ -129,10 +172,15 @@ class CompiledGraph:
         for each in metadata.subclass_inp_meta + metadata.subclass_fw_graph_out_meta
       )
     )
-    if not plain:
+    if plain:
+      self.written = tuple(metadata.mutated_graph_handled_indices_seen_by_autograd)
+
+  def without_wrappers(self, wrapped, count):
+    """A callable for `wrapped`, which is what AOTAutograd made of this graph for `count` inputs,
+    that goes through the wrappers only where there is no template. None where that won't do."""
+    if self.written is None or self.inputs != count:
       return None
-    written = tuple(metadata.mutated_graph_handled_indices_seen_by_autograd)
-    return _C.graph_call(self.graph, tuple(self.constants), written, wrapped)
+    return _C.graph_call(self.graph, tuple(self.constants), self.written, wrapped)
 
   def _capture(self, args):
     self.attempts += 1
@@ -161,6 +209,31 @@ class CompiledGraph:
     if _C.graph_templates(self.graph) == 0 or self.attempts > _MAX_ATTEMPTS:
       self.obstacle = reason
       log.info("a %s graph runs call by call: %s", self.kind, reason)
+
+
+def _to_bytes(graph_module):
+  """The graph node by node. (A pickled module is traced again when it is loaded, which runs calls
+  without arguments, such as arange, then and there.)"""
+  graph = torch.fx.Graph()
+  graph.output(graph.graph_copy(graph_module.graph, {}))
+  for node in graph.nodes:
+    node.meta = {}
+    node.target = _ORIGINALS.get(node.target, node.target)
+  copy = torch.fx.GraphModule(graph_module, graph)
+  return GraphPickler.dumps(copy, Options(ops_filter=None))
+
+
+def _from_bytes(data):
+  graph_module = GraphPickler.loads(data, FakeTensorMode(shape_env=ShapeEnv()))
+  _replace_operators(graph_module)
+  graph_module.recompile()
+  return graph_module
+
+
+def _replace_operators(graph_module):
+  for node in graph_module.graph.nodes:
+    if node.op == "call_function":
+      node.target = _REPLACED.get(node.target, node.target)
 
 
 def _lift_constants(graph_module):
