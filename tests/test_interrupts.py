@@ -1,4 +1,5 @@
-"""Ctrl-C while the host waits for the device: the wait ends at once, and nothing is lost."""
+"""Ctrl-C while the host waits for the device or the compiler: the wait ends at once, and nothing is
+lost."""
 
 import pytest
 
@@ -55,3 +56,46 @@ assert (a @ start).sum().item() > 0 and kept.tolist() == [3, 4, 5, 6]
 @pytest.mark.parametrize("wait", ["torch.tpu.synchronize()", "x.cpu()"])
 def test_ctrl_c_ends_a_wait(wait):
   child(CODE.replace("WAIT", wait))
+
+
+COMPILE = """
+import os, signal, threading, torch
+import torch_tpu._C as core
+a = torch.rand(200, device="tpu")
+kept = torch.arange(4.0, device="tpu")
+torch.tpu.synchronize()
+
+def work():
+  # One program with many loops, which compiles for some seconds.
+  kept.add_(1)
+  return sum((a[:n].exp().sum() for n in range(1, LOOPS)), kept.sum())
+
+torch.tpu.reset_stats()
+x = work()
+timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+timer.start()
+try:
+  WAIT
+  raise SystemExit("not interrupted")
+except KeyboardInterrupt:
+  compiled = torch.tpu.compile_stats()["compiles"]
+  state = core.content_state(x)
+timer.join()
+assert state == "recorded", state
+# What was being compiled is used by who needs it next, and by the same window later.
+right = 10.0 + sum(a.cpu()[:n].exp().sum() for n in range(1, LOOPS))
+torch.testing.assert_close(x.cpu(), right)
+assert kept.tolist() == [1, 2, 3, 4]
+stats = torch.tpu.compile_stats()
+assert compiled < stats["compiles"] == stats["requests"], (compiled, stats)
+torch.testing.assert_close(work().cpu(), right + 4)
+assert torch.tpu.compile_stats()["requests"] == stats["requests"], stats
+assert (a * 3).sum().item() > 0
+"""
+
+
+@pytest.mark.parametrize("wait", ["torch.tpu.synchronize()", "x.cpu()"])
+def test_ctrl_c_ends_a_wait_for_the_compiler(wait):
+  """It took effect when the compiler was done. Now that goes on for who asks next."""
+  env = {"TORCH_TPU_TIERS": "compiled", "TORCH_TPU_CACHE": "0"}
+  child(COMPILE.replace("WAIT", wait).replace("LOOPS", "41"), env=env)

@@ -55,6 +55,7 @@ tpu_status_t tpu_engine_create(const tpu_device_options_t* options, tpu_engine_t
   choose_traces(e);
   if (status == NULL) status = tpu_queue_create(&e->queue);
   if (status == NULL) status = tpu_queue_create(&e->builds);
+  if (status == NULL) status = tpu_queue_create(&e->compiles);
   if (status == NULL) status = tpu_memo_create(&e->memo);
   if (status == NULL) status = tpu_address_space_create(&e->addresses);
   if (status == NULL) status = tpu_device_create(options, &e->device);
@@ -74,6 +75,7 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   tpu_queue_destroy(e->queue);  // runs what is queued
   if (e->compiler != NULL) tpu_compiler_refuse(e->compiler, true);
   tpu_queue_destroy(e->builds);
+  tpu_queue_destroy(e->compiles);
   tpui_flights_free(e);
   tpui_lanes_free(e);
   tpui_plan_cache_clear(&e->plans);

@@ -96,7 +96,9 @@ static tpu_status_t plan_window(tpui_lane_t* lane, const tpu_window_t* window, c
     return tpui_plan_interpret(&planner, *out_plan, slots, live, dead, e->in_flight == 0,
                                out_variant);
   }
-  if (TPU_UNLIKELY(!tpui_tier_adopt(e, *out_plan))) return NULL;
+  bool ready;
+  TPU_RETURN_IF_ERROR(tpui_tier_adopt(e, *out_plan, slots, live, &ready, out_variant));
+  if (TPU_UNLIKELY(!ready || *out_variant != NULL)) return NULL;
   *out_variant = tpui_plan_fit(*out_plan, slots, live);
   if (TPU_LIKELY(*out_variant != NULL)) {
     ++e->stats.window_hits;
@@ -105,8 +107,7 @@ static tpu_status_t plan_window(tpui_lane_t* lane, const tpu_window_t* window, c
   if (e->in_flight > 0) return NULL;  // extending may drop the oldest variant
   ++e->stats.window_plans;
   TPU_RETURN_IF_ERROR(bound_programs(e, *out_plan));
-  tpui_planner_t planner = tpui_planner(e);
-  return tpui_plan_extend(&planner, *out_plan, slots, live, dead, out_variant);
+  return tpui_tier_make(e, *out_plan, slots, live, dead, out_variant);
 }
 
 /* A line each, since other threads may log between them. */

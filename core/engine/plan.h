@@ -97,6 +97,10 @@ bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window
 static inline bool tpui_plan_is_exact(const tpui_plan_t* plan) {
   return plan->recurs && plan->variant_count < TPUI_MAX_VARIANTS;
 }
+/* Also with steps that could not be made and only say why, which tpui_variant_fits wants tried
+ * again. */
+bool tpui_variant_gives(const tpui_variant_t* variant, const tpu_window_t* window,
+                        const tpu_slot_t* slots, const uint8_t* live);
 /* The variant to run: one that fits, or NULL. */
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,
                               const uint8_t* live);

@@ -193,9 +193,8 @@ tpu_status_t tpui_plan_add(tpui_plan_cache_t* cache, const tpu_window_t* window,
   return NULL;
 }
 
-bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
-                       const tpu_slot_t* slots, const uint8_t* live) {
-  if (variant->broken) return false;  // the reason may be gone: it is tried again
+bool tpui_variant_gives(const tpui_variant_t* variant, const tpu_window_t* window,
+                        const tpu_slot_t* slots, const uint8_t* live) {
   for (uint32_t s = 0; s < window->slot_count; ++s) {
     if (!variant->slot_dynamic[s] && variant->slot_values[s].bits != slots[s].bits) return false;
   }
@@ -216,6 +215,12 @@ static bool gives_too_much(const tpui_plan_t* plan, const tpui_variant_t* varian
   uint32_t wanted = 0;
   for (uint32_t v = 0; v < plan->window.value_count; ++v) wanted += live[v];
   return variant->output_count > wanted;
+}
+
+bool tpui_variant_fits(const tpui_variant_t* variant, const tpu_window_t* window,
+                       const tpu_slot_t* slots, const uint8_t* live) {
+  // Broken: the reason may be gone, so it is tried again.
+  return !variant->broken && tpui_variant_gives(variant, window, slots, live);
 }
 
 tpui_variant_t* tpui_plan_fit(const tpui_plan_t* plan, const tpu_slot_t* slots,

@@ -113,7 +113,10 @@ struct tpu_engine_t {
   int in_flight;          // queued and not finished
   int draining;           // threads that wait until there are none; nothing is queued meanwhile
   tpu_queue_t* builds;    // programs compiled in the background
-  int building;           // queued there and not finished
+  tpu_queue_t* compiles;  // the same that somebody waits for
+  int building;           // queued in these two and not finished
+  uint32_t given_up;      // how often builds were told to end
+  int giving_up;          // threads that wait for that: nothing is compiled meanwhile
   uint32_t drops;         // how often plans were dropped
   uint64_t job_serial;    // of the newest job
   tpui_flight_t* free_flights;

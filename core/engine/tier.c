@@ -26,6 +26,8 @@ struct tpui_build_t {
   tpui_variant_t* variant;  // owned until it is adopted
   uint8_t* external_dead;
   tpu_status_t error;  // owned
+  bool awaited;        // by who asked for it: what went wrong is told
+  uint32_t given_up;   // the engine's, when this began
   bool done;
 };
 
@@ -89,7 +91,7 @@ void tpui_build_free(tpui_build_t* build) {
 static tpu_status_t make_build(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
                                const uint8_t* live, const uint8_t* external_dead,
                                tpui_build_t** out_build) {
-  tpui_build_t *build = NULL, made = {.engine = e, .plan = plan};
+  tpui_build_t *build = NULL, made = {.engine = e, .plan = plan, .given_up = e->given_up};
   void* memory = NULL;
   tpu_layout_t layout;
   tpu_layout_init(&layout);
@@ -108,12 +110,14 @@ static tpu_status_t make_build(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slo
   return NULL;
 }
 
-/* Without a thread to build on, the programs are compiled when they are needed. */
-static tpu_status_t begin_build(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
-                                const uint8_t* live, const uint8_t* external_dead) {
+/* The plan has no build afterwards if there is no thread to be had. */
+static tpu_status_t begin_build(tpu_engine_t* e, tpui_plan_t* plan, bool awaited,
+                                const tpu_slot_t* slots, const uint8_t* live,
+                                const uint8_t* external_dead) {
   tpui_build_t* build = NULL;
   TPU_RETURN_IF_ERROR(make_build(e, plan, slots, live, external_dead, &build));
-  tpu_status_t status = tpu_queue_push(e->builds, &build->item);
+  build->awaited = awaited;
+  tpu_status_t status = tpu_queue_push(awaited ? e->compiles : e->builds, &build->item);
   if (status != NULL) {
     tpu_status_free(status);
     tpui_build_free(build);
@@ -143,34 +147,69 @@ tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot
   TPU_RETURN_IF_ERROR(tpu_tiers_default(out_interpret));
   *out_interpret = *out_interpret && e->host_ops->allowed();
   bool begins = plan->build == NULL && plan->variant_count == 0 && is_time_to_build(plan);
-  if (*out_interpret && begins) return begin_build(e, plan, slots, live, external_dead);
+  if (*out_interpret && begins) return begin_build(e, plan, false, slots, live, external_dead);
   return NULL;
 }
 
-bool tpui_tier_adopt(tpu_engine_t* e, tpui_plan_t* plan) {
-  tpui_build_t* build = plan->build;
-  if (TPU_LIKELY(build == NULL)) return true;
-  if (!build->done || e->in_flight > 0) return false;
-  if (build->error == NULL) {
-    tpui_plan_adopt(plan, build->variant);
-    build->variant = NULL;
+tpu_status_t tpui_tier_make(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
+                            const uint8_t* live, const uint8_t* external_dead,
+                            tpui_variant_t** out_variant) {
+  *out_variant = NULL;
+  if (e->giving_up > 0) return NULL;
+  if (e->stop != NULL) {
+    TPU_RETURN_IF_ERROR(begin_build(e, plan, true, slots, live, external_dead));
+    if (plan->build != NULL) return NULL;
   }
-  // What went wrong is found again, and told, by who compiles it next.
+  tpui_planner_t planner = tpui_planner(e);
+  return tpui_plan_extend(&planner, plan, slots, live, external_dead, out_variant);
+}
+
+/* What went wrong with a build that nobody asked for, or that was given up, is found again, and
+ * told, by who compiles it next. */
+static tpu_status_t take_build(const tpu_engine_t* e, tpui_plan_t* plan, tpui_build_t* build,
+                               const tpu_slot_t* slots, const uint8_t* live,
+                               tpui_variant_t** out_variant) {
+  bool told = build->awaited && build->given_up == e->given_up;
+  if (build->error != NULL) {
+    tpu_status_t status = told ? build->error : NULL;
+    if (told) build->error = NULL;
+    return status;
+  }
+  tpui_variant_t* variant = build->variant;
+  build->variant = NULL;
+  tpui_plan_adopt(plan, variant);
+  if (told && tpui_variant_gives(variant, &plan->window, slots, live)) *out_variant = variant;
+  return NULL;
+}
+
+tpu_status_t tpui_tier_adopt(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
+                             const uint8_t* live, bool* out_ready, tpui_variant_t** out_variant) {
+  tpui_build_t* build = plan->build;
+  *out_variant = NULL;
+  *out_ready = true;
+  if (TPU_LIKELY(build == NULL)) return NULL;
+  *out_ready = build->done && e->in_flight == 0;
+  if (!*out_ready) return NULL;
+  tpu_status_t status = take_build(e, plan, build, slots, live, out_variant);
   tpui_build_free(build);
   plan->build = NULL;
-  return true;
+  return status;
 }
 
 tpu_status_t tpui_tier_wait(tpu_engine_t* e, const tpui_plan_t* plan) {
   uint32_t drops = e->drops;  // the plan may be gone after the next one
-  while (e->drops == drops && plan->build != NULL && !plan->build->done) {
+  while (e->drops == drops && (e->giving_up > 0 || (plan->build != NULL && !plan->build->done))) {
     TPU_RETURN_IF_ERROR(tpui_wait_landing(e));
   }
   return NULL;
 }
 
 void tpui_tier_stop(tpu_engine_t* e) {
-  tpu_compiler_refuse(e->compiler, true);
+  ++e->given_up;
+  if (e->giving_up++ == 0) tpu_compiler_refuse(e->compiler, true);
   while (e->building > 0) (void)pthread_cond_wait(&e->landed, &e->lock);
-  tpu_compiler_refuse(e->compiler, false);
+  if (--e->giving_up == 0) {
+    tpu_compiler_refuse(e->compiler, false);
+    (void)pthread_cond_broadcast(&e->landed);
+  }
 }

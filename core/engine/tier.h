@@ -17,10 +17,22 @@ TPU_MUST_USE tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan,
  * and built meanwhile if that takes a while. */
 void tpui_tier_expect(tpui_plan_t* plan);
 
-/* Takes what was built for the plan into its variants. False when it isn't finished, or when jobs
- * in flight must land first. */
-bool tpui_tier_adopt(tpu_engine_t* e, tpui_plan_t* plan);
-/* Waits until the plan's build, if there is one, is finished, or until it is told to stop. */
+/* Makes a variant for this window. The user can stop waiting for the compiler
+ * (tpu_engine_set_stop): so it is made by another thread, and `*out_variant` is NULL until that is
+ * done and adopted; also while builds are given up. Where nobody can stop waits, or no thread is to
+ * be had, it is made here. */
+TPU_MUST_USE tpu_status_t tpui_tier_make(tpu_engine_t* e, tpui_plan_t* plan,
+                                         const tpu_slot_t* slots, const uint8_t* live,
+                                         const uint8_t* external_dead,
+                                         tpui_variant_t** out_variant);
+/* Takes what was built for the plan into its variants. `*out_ready` is false when it isn't
+ * finished, or when jobs in flight must land first. `*out_variant`: what tpui_tier_make was asked
+ * for and is to be run also if some of its steps only say why they failed. */
+TPU_MUST_USE tpu_status_t tpui_tier_adopt(tpu_engine_t* e, tpui_plan_t* plan,
+                                          const tpu_slot_t* slots, const uint8_t* live,
+                                          bool* out_ready, tpui_variant_t** out_variant);
+/* Waits until the plan's build, if there is one, is finished and none is given up any more, or
+ * until it is told to stop. */
 TPU_MUST_USE tpu_status_t tpui_tier_wait(tpu_engine_t* e, const tpui_plan_t* plan);
 
 /* Waits for all builds; those that have not begun to compile are given up. */

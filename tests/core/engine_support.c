@@ -9,6 +9,9 @@ enum { MAX_SIZE = 1 << 18 };
 
 /* --- the engine --- */
 
+/* As in a Python process, where a signal may end waits: then another thread waits for compilers. */
+static bool never_stop(void) { return false; }
+
 static bool open_engine(world_t* world, const tpu_device_options_t* options,
                         tpu_eager_mode_t mode) {
   TPU_EXPECT_OK(tpu_env_override(TPU_ENV_CACHE, "0"));
@@ -22,6 +25,7 @@ static bool open_engine(world_t* world, const tpu_device_options_t* options,
     if (round == 0) tpu_engine_destroy(world->engine);
   }
   TPU_EXPECT_OK(tpu_engine_set_mode(world->engine, mode));
+  tpu_engine_set_stop(world->engine, never_stop);
   return true;
 }
 
