@@ -522,3 +522,35 @@ def test_aten(name, mode):
     if mode != "debug":
       assert [v["traced"] for v in after.values()] == [v["traced"] for v in before.values()]
       assert after != before
+
+
+@pytest.mark.parametrize("result", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("by_row", [False, True], ids=["per tensor", "per row"])
+def test_scaled_products_of_float8(by_row, bias, result):
+  generator = torch.Generator().manual_seed(0)
+  a, b = (torch.randn(size, generator=generator) for size in ((16, 32), (48, 32)))
+  scales = [x.abs().amax(1, keepdim=True) / 448 if by_row else x.abs().max() / 448 for x in (a, b)]
+  a, b = ((x / scale).to(torch.float8_e4m3fn) for x, scale in zip((a, b), scales))
+  extra = torch.randn(48, generator=generator).to(result) if bias else None
+  results = []
+  for device in ("cpu", DEVICE):
+    with counting(fallback_stats) as on_host:
+      out = torch._scaled_mm(
+        a.to(device),
+        b.to(device).t(),
+        scales[0].to(device),
+        scales[1].to(device).t(),
+        bias=extra if extra is None else extra.to(device),
+        out_dtype=result,
+      )
+    assert out.dtype is result and not on_host
+    results.append(out.cpu())
+  torch.testing.assert_close(results[1], results[0], rtol=1e-2, atol=1e-2)
+
+
+def test_scaled_products_by_blocks_are_refused():
+  a = torch.zeros(16, 32, device=DEVICE).to(torch.float8_e4m3fn)
+  scale = torch.ones(16, 2, device=DEVICE)
+  with pytest.raises((NotImplementedError, RuntimeError, ValueError), match="scale"):
+    torch._scaled_mm(a, a.t(), scale, scale.t(), out_dtype=torch.bfloat16)

@@ -28,7 +28,8 @@ HEAD = """# Models
 Tiny random copies of model architectures: forward, loss, backward; outputs, loss, every gradient
 and every buffer beside the CPU's. `make sweep` runs them, and `tools/sweep_models.py --summary`
 wrote this. A case passes within 1e-4 + 0.1 %. Times are those of the first run of each model in a
-process, on the CPU plugin, one thread, eager, beside PyTorch's CPU kernels.
+process, on the CPU plugin, one thread, eager, beside PyTorch's CPU kernels; those written here are
+of a shim compiled with -O0, on a machine with other work.
 
 | Library | cases | pass | first run / CPU, median | over 3x |
 |---|---|---|---|---|

@@ -22,6 +22,31 @@ _REFUSED_TAGS = {
 }
 
 
+def _scaled_mm(
+  self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
+):
+  """Of float8 matrices, with one scale each or one per row of `self` and column of `mat2`."""
+  rows, columns = self.shape[0], mat2.shape[1]
+  fits = scale_a.numel() == 1 or scale_a.shape == (rows, 1)
+  if not fits or not (scale_b.numel() == 1 or scale_b.shape == (1, columns)):
+    raise NotImplementedError(
+      f"_scaled_mm on 'tpu' takes one scale per matrix, or one per row and column, not scales of "
+      f"{tuple(scale_a.shape)} and {tuple(scale_b.shape)} for a result of ({rows}, {columns})."
+    )
+  scale_a, scale_b = (x if x.dim() == 2 else x.reshape(1, 1) for x in (scale_a, scale_b))
+  product = torch.mm(self.float(), mat2.float()) * (scale_a * scale_b)
+  if bias is not None:
+    product = product + bias
+  if scale_result is not None:
+    product = product * scale_result
+  return product.to(out_dtype or self.dtype)
+
+
+def _ours():
+  """Decompositions of operations that PyTorch has none for."""
+  return {torch.ops.aten._scaled_mm.default: _scaled_mm}
+
+
 def find(name, overload):
   """For an overload such as ("aten::lerp", "Scalar_out"): (function, name, overload) where the last
   two are the functional form that the function computes. A str, the reason, if there is none."""
@@ -36,7 +61,7 @@ def find(name, overload):
     return problem
   from torch._decomp import decomposition_table
 
-  function = decomposition_table.get(functional)
+  function = decomposition_table.get(functional) or _ours().get(functional)
   if function is None:
     return "it has no decomposition"
   schema = functional._schema

@@ -60,6 +60,7 @@ LIBRARIES = {
     ),
   ),
   "safetensors": Library("0.8", "0.9", ("safetensors",)),
+  "torchao": Library("0.18", "0.19", ("torchao.quantization.quant_api",)),
   "transformers": Library("5.18", "5.24", ("transformers.pipelines.base",)),
 }
 
