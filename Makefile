@@ -87,7 +87,7 @@ test-all: export TORCH_TPU_TEST_ALL := 1
 test-all:
 	+@$(PYTHON) tools/run_jobs.py "$(MAKE)" venv build check tidy ctest asan,tsan pytest
 
-venv: $(VENV)/.test
+venv: $(VENV)/.test $(VENV)/.tpu
 	@:
 
 check: build build/tests/build.ninja
@@ -157,7 +157,7 @@ tsan: build/tsan/build.ninja
 	@$(BIN)/ninja -C build/tsan --quiet
 	TSAN_OPTIONS=suppressions=tests/core/tsan.supp $(WITH_PLUGIN) build/tsan/$(C_TESTS)
 
-pytest: build build-tests
+pytest: build build-tests $(VENV)/.tpu
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests -n $(TEST_WORKERS) --dist worksteal
 
 # The Python tests as on a TPU, by the plugin of tests/tpu_like; ARGS="tests/test_x.py -k y" for a part.

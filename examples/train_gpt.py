@@ -248,7 +248,7 @@ def check_checkpoint(path, model, ids):
       raise RuntimeError(f"{path} does not reproduce the model it was saved from.")
 
 
-def save_losses(folder, losses, title):
+def save_losses(folder, losses, title, unit="nats per byte"):
   """loss.csv and loss.png."""
   import matplotlib
 
@@ -267,7 +267,7 @@ def save_losses(folder, losses, title):
   axes.plot(losses, color="0.75", linewidth=1, label="each step")
   axes.plot(smooth, color="tab:blue", linewidth=2, label="running mean")
   axes.set_title(title, fontsize="small")
-  axes.set(xlabel="step", ylabel="training loss (nats per byte)")
+  axes.set(xlabel="step", ylabel=f"training loss ({unit})")
   axes.grid(alpha=0.3)
   axes.legend()
   figure.savefig(folder / "loss.png", dpi=120)

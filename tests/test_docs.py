@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from support import ROOT, child
+from torch_tpu import _discovery
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -21,6 +22,8 @@ def blocks(page, language):
 def test_the_python_of_a_page_runs(name, tmp_path):
   """All blocks of a page in one process and one namespace, as a user would type them."""
   page = "\n\n".join(blocks(ROOT / name, "python"))
+  if "torch_tpu import aot" in page and not _discovery.locate("tpu"):
+    pytest.skip("libtpu is not installed: pip install -r requirements/tpu.txt")
   child(f"import os\nos.chdir({str(tmp_path)!r})\n{page}", env={"TORCH_TPU_TIERS": None})
 
 
@@ -76,3 +79,8 @@ def test_every_name_of_the_device_module_exists():
     if found is None:
       missing.append((name, "torch.tpu" + path))
   assert said and not missing
+
+
+def test_every_page_is_on_the_site():
+  listed = set(re.findall(r"- ([\w.]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+  assert listed == {page.name for page in ROOT.glob("docs/*.md")}

@@ -5,17 +5,15 @@ import re
 import pytest
 
 from support import ROOT, child
+from torch_tpu import _discovery
 
 EXAMPLES = ROOT / "examples"
 COMPILED = re.compile(r"(\d+) programs compiled so far")
 
 
 def test_every_example_has_a_test():
-  assert {path.name for path in EXAMPLES.glob("*.py")} == {
-    "ten_lines.py",
-    "train_gpt.py",
-    "generate.py",
-  }
+  tests = "".join(path.read_text() for path in (ROOT / "tests").glob("**/test_*.py"))
+  assert not [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in tests]
 
 
 def test_the_readmes_ten_lines_are_the_example():
@@ -70,3 +68,14 @@ def test_generate_draws_the_same_text_for_the_same_seed(trained):
   arguments = ["--checkpoint", trained[0] / "checkpoint.pt"]
   texts = [generate(*arguments, "--seed", seed)[0] for seed in (1, 1, 2)]
   assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.skipif(
+  not _discovery.locate("tpu"),
+  reason="libtpu is not installed: pip install -r requirements/tpu.txt",
+)
+def test_price_a_decoder():
+  out = child(
+    EXAMPLES / "price_a_decoder.py", "small", "--tokens", 64, "--target", "v5e:1x1"
+  ).stdout
+  assert "v5e:1x1: fits" in out and "tokens/s" in out
