@@ -173,6 +173,19 @@ def test_wrong_platform_names_the_variable():
   assert "TORCH_TPU_PLATFORM" in last and "gpu" in last
 
 
+def test_switches_set_after_the_import_hold():
+  """Notebooks set them so: the import reads none."""
+  unset = dict.fromkeys(name for name, _, _ in _C.env_table())
+  code = f"""
+import os, torch
+from torch_tpu import _C
+os.environ.update(dict.fromkeys({list(unset)}, "1"))
+print([name for name, _, source in _C.env_table() if source != "environment"])
+"""
+  late = child(code, env=unset, fresh=True).stdout.strip()
+  assert late == "[]"
+
+
 def test_entry_point_is_the_one_in_pyproject():
   from torch_tpu._autoload import ENTRY_POINT
 
