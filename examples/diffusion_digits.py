@@ -3,8 +3,9 @@
     python examples/diffusion_digits.py                 # device "tpu"
     python examples/diffusion_digits.py --device cpu    # PyTorch's own CPU kernels, for comparison
 
-Needs what requirements/ecosystem.txt names: make test-ecosystem puts it into .venv-ecosystem. The images are
-scikit-learn's 1,797 digits of 8x8 pixels. Writes to --out: loss.csv, loss.png and digits.png.
+Needs what requirements/ecosystem.txt names: make test-ecosystem puts it into .venv-ecosystem.
+The images are scikit-learn's 1,797 digits of 8x8 pixels. Writes to --out: loss.csv, loss.png and
+digits.png.
 """
 
 import argparse

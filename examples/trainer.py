@@ -3,8 +3,9 @@
     python examples/trainer.py             # bfloat16 autocast, a checkpoint, an evaluation
     python examples/trainer.py --cpu       # the same on PyTorch's own CPU kernels, for comparison
 
-Needs what requirements/ecosystem.txt names: make test-ecosystem puts it into .venv-ecosystem. Nothing
-here names the device: Trainer finds it. Writes to --out: loss.csv, loss.png and the last checkpoint.
+Needs what requirements/ecosystem.txt names: make test-ecosystem puts it into .venv-ecosystem.
+Nothing here names the device: Trainer finds it. Writes to --out: loss.csv, loss.png and the last
+checkpoint.
 """
 
 import argparse
