@@ -175,7 +175,8 @@ def child(code_or_path, *args, env=None, check=True, timeout=300, fresh=False):
 
   Takes a path or source text. Gives the completed process; with `check`, a failing child raises
   with its stderr. A None in `env` removes that variable. The child is a fork of a process that has
-  imported torch, except with `fresh` or when `env` has what is read during that import.
+  imported torch, except with `fresh` or when `env` has what is read during that import; on the
+  TPU-like plugin, more is.
   """
   full = child_environment()
   for key, value in (env or {}).items():
@@ -186,7 +187,7 @@ def child(code_or_path, *args, env=None, check=True, timeout=300, fresh=False):
   is_path = isinstance(code_or_path, Path)
   argv = [str(code_or_path) if is_path else "-c", *map(str, args)]
   program = None if is_path else code_or_path
-  if fresh or not all(key.startswith(READ_LATE) for key in env or {}):
+  if fresh or is_tpu_like() or not all(key.startswith(READ_LATE) for key in env or {}):
     argv = [sys.executable, argv[0], *([] if is_path else [program]), *argv[1:]]
     done = subprocess.run(argv, env=full, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
   else:

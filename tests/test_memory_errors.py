@@ -2,7 +2,7 @@
 
 import pytest
 
-from support import child, has_modes, memory_limit_env
+from support import child, has_modes, is_tpu_like, memory_limit_env
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="needs TORCH_TPU_MEMORY_LIMIT")
 
@@ -105,6 +105,7 @@ def test_out_of_memory(name, where):
   child(PRELUDE + CASES[name], env=memory_limit_env(64) | {"TORCH_TPU_EAGER_MODE": where})
 
 
+@pytest.mark.skipif(is_tpu_like(), reason="limits the host's memory, which is not a TPU's")
 def test_a_real_shortage_consumes_nothing():
   """Without a pretended limit: the host refuses, and what would be given to the program stays."""
   child("""

@@ -38,6 +38,12 @@ static bool read_conv(const tpui_lowering_t* op, tpui_hlo_t x, tpui_hlo_t weight
                  places <= TPUI_MAX_DEPTHWISE_PLACES;
   c->pointwise = target->slow_pointwise_conv && places == 1 && !c->depthwise;
   for (int i = 0; i < c->spatial; ++i) c->pointwise = c->pointwise && c->padding[i] == 0;
+  c->summed = target->no_wide_products && (x.dtype == TPU_I64 || x.dtype == TPU_U64);
+  if (c->summed && places > TPUI_MAX_SUMMED_PLACES) {
+    tpui_fail(op->b, TPU_UNIMPLEMENTED, "64-bit integers and a kernel of %lld places; at most %d",
+              (long long)places, TPUI_MAX_SUMMED_PLACES);
+    return false;
+  }
   return true;
 }
 
@@ -110,8 +116,8 @@ static window_t plain_window(const tpui_conv_t* c) {
   return window;
 }
 
-static tpui_hlo_t one_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
-                              const int64_t* y_sizes) {
+static window_t forward_window(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
+                               const int64_t* y_sizes) {
   window_t window = plain_window(c);
   for (int i = 0; i < c->spatial; ++i) {
     window.stride[i] = c->stride[i];
@@ -126,6 +132,12 @@ static tpui_hlo_t one_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
       window.high[i] = used - x.sizes[2 + i] - c->padding[i];
     }
   }
+  return window;
+}
+
+static tpui_hlo_t one_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
+                              const int64_t* y_sizes) {
+  window_t window = forward_window(c, x, w, y_sizes);
   return write_convolution(c, x, "b, f", w, "o, i", "b, f", &window, y_sizes);
 }
 
@@ -150,8 +162,8 @@ static tpui_hlo_t turn_kernel(const tpui_conv_t* c, tpui_hlo_t w) {
   return tpui_reverse(b, w, c->spatial, spatial);
 }
 
-static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
-                                 const int64_t* x_sizes) {
+static window_t input_grad_window(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
+                                  const int64_t* x_sizes) {
   window_t window = plain_window(c);
   for (int i = 0; i < c->spatial; ++i) {
     int64_t reach = c->dilation[i] * (w.sizes[2 + i] - 1);
@@ -161,7 +173,44 @@ static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t 
     window.low[i] = reach - c->padding[i];
     window.high[i] = x_sizes[2 + i] - spread - window.low[i] + reach;
   }
+  return window;
+}
+
+static tpui_hlo_t one_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
+                                 const int64_t* x_sizes) {
+  window_t window = input_grad_window(c, y, w, x_sizes);
   return write_convolution(c, y, "b, f", turn_kernel(c, w), "i, o", "b, f", &window, x_sizes);
+}
+
+/* By padding what the window of a convolution says. */
+static tpui_hlo_t pad_for(const tpui_conv_t* c, tpui_hlo_t x, const window_t* window) {
+  int64_t low[TPUI_MAX_SPATIAL + 2] = {0}, high[TPUI_MAX_SPATIAL + 2] = {0};
+  int64_t interior[TPUI_MAX_SPATIAL + 2] = {0};
+  for (int i = 0; i < c->spatial; ++i) {
+    low[2 + i] = window->low[i];
+    high[2 + i] = window->high[i];
+    interior[2 + i] = window->lhs_dilation[i] - 1;
+  }
+  return tpui_pad(c->b, x, tpui_constant(c->b, x.dtype, 0), low, high, interior);
+}
+
+static tpui_hlo_t summed_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
+                                 const int64_t* y_sizes) {
+  window_t window = forward_window(c, x, w, y_sizes);
+  return tpui_conv_summed_forward(c, pad_for(c, x, &window), w, y_sizes);
+}
+
+static tpui_hlo_t summed_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
+                                    const int64_t* x_sizes) {
+  window_t window = input_grad_window(c, y, w, x_sizes);
+  tpui_conv_t unit = *c;
+  int swap[TPUI_MAX_SPATIAL + 2] = {1, 0};
+  for (int i = 0; i < c->spatial; ++i) {
+    unit.stride[i] = 1;
+    swap[2 + i] = 2 + i;
+  }
+  w = tpui_transpose(c->b, turn_kernel(c, w), swap);
+  return tpui_conv_summed_forward(&unit, pad_for(c, y, &window), w, x_sizes);
 }
 
 static bool is_split(const tpui_conv_t* c) {
@@ -242,6 +291,7 @@ static tpu_dtype_t operand_dtype(const tpui_conv_t* c, tpu_dtype_t dtype) {
 
 static tpui_hlo_t convolve_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t w,
                                    const int64_t* y_sizes) {
+  if (c->summed) return summed_forward(c, x, w, y_sizes);
   if (c->pointwise) return tpui_conv_pointwise_forward(c, x, w, y_sizes);
   if (c->depthwise) return tpui_conv_depthwise_forward(c, x, w, y_sizes);
   return dense_forward(c, x, w, y_sizes);
@@ -249,6 +299,7 @@ static tpui_hlo_t convolve_forward(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_
 
 static tpui_hlo_t input_grad(const tpui_conv_t* c, tpui_hlo_t y, tpui_hlo_t w,
                              const int64_t* x_sizes) {
+  if (c->summed) return summed_input_grad(c, y, w, x_sizes);
   if (c->pointwise) return tpui_conv_pointwise_input_grad(c, y, w, x_sizes);
   if (c->depthwise) return tpui_conv_depthwise_input_grad(c, y, w, x_sizes);
   return dense_input_grad(c, y, w, x_sizes);

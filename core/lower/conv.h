@@ -14,6 +14,8 @@
 /* Where grouped convolutions are slow, depthwise kernels up to this many places are written as sums
  * of shifted products. */
 #define TPUI_MAX_DEPTHWISE_PLACES 49
+/* So many terms a sum over the places of any other kernel may have. */
+#define TPUI_MAX_SUMMED_PLACES 512
 
 typedef struct tpui_conv_t {
   tpui_builder_t* b;
@@ -22,6 +24,7 @@ typedef struct tpui_conv_t {
   int64_t groups;
   bool depthwise;  // as sums: one input channel per group and a small kernel
   bool pointwise;  // as a matrix product: all kernel sizes 1, no padding
+  bool summed;     // as a sum of such products, one per place of the kernel
 } tpui_conv_t;
 
 /* Sums over kernel places; w is [C * m, 1, k..]. */
@@ -39,5 +42,9 @@ tpui_hlo_t tpui_conv_pointwise_input_grad(const tpui_conv_t* c, tpui_hlo_t y, tp
                                           const int64_t* x_sizes);
 tpui_hlo_t tpui_conv_pointwise_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, tpui_hlo_t y,
                                            const int64_t* w_sizes);
+
+/* The sum over kernel places of matrix products over channels; x is padded already. */
+tpui_hlo_t tpui_conv_summed_forward(const tpui_conv_t* c, tpui_hlo_t padded, tpui_hlo_t w,
+                                    const int64_t* y_sizes);
 
 #endif  // TPU_LOWER_CONV_H_

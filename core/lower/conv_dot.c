@@ -1,5 +1,5 @@
-/* Convolutions with kernels of size 1 as matrix products. Groups and images are batch dimensions of
- * the product. */
+/* Convolutions with kernels of size 1 as matrix products, and others as sums of them. Groups and
+ * images are batch dimensions of the product. */
 #include "lower/conv.h"
 #include "lower/gather.h"
 
@@ -78,4 +78,28 @@ tpui_hlo_t tpui_conv_pointwise_weight_grad(const tpui_conv_t* c, tpui_hlo_t x, t
       c->b, y, 4,
       (const int64_t[]){y.sizes[0], c->groups, y.sizes[1] / c->groups, places.sizes[3]});
   return sum_images(c, batched_dot(c, grouped, 3, places, 3), w_sizes);
+}
+
+tpui_hlo_t tpui_conv_summed_forward(const tpui_conv_t* c, tpui_hlo_t padded, tpui_hlo_t w,
+                                    const int64_t* y_sizes) {
+  tpui_builder_t* b = c->b;
+  tpui_hlo_t sum = tpui_constant(b, tpui_math_dtype(w.dtype), 0);
+  int64_t places = tpui_count(w, 2, w.rank);
+  for (int64_t place = 0; place < places; ++place) {
+    int64_t x_starts[TPUI_MAX_SPATIAL + 2] = {0}, w_starts[TPUI_MAX_SPATIAL + 2] = {0};
+    int64_t x_limits[TPUI_MAX_SPATIAL + 2] = {padded.sizes[0], padded.sizes[1]};
+    int64_t w_limits[TPUI_MAX_SPATIAL + 2] = {w.sizes[0], w.sizes[1]}, left = place;
+    for (int i = c->spatial + 1; i >= 2; --i) {
+      w_starts[i] = left % w.sizes[i];
+      w_limits[i] = w_starts[i] + 1;
+      x_starts[i] = w_starts[i] * c->dilation[i - 2];
+      x_limits[i] = x_starts[i] + (y_sizes[i] - 1) * c->stride[i - 2] + 1;
+      left /= w.sizes[i];
+    }
+    tpui_hlo_t term =
+        tpui_conv_pointwise_forward(c, tpui_slice(b, padded, x_starts, x_limits, NULL),
+                                    tpui_slice(b, w, w_starts, w_limits, NULL), y_sizes);
+    sum = place == 0 ? term : tpui_add(b, sum, term);
+  }
+  return sum;
 }

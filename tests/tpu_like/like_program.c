@@ -113,6 +113,21 @@ static pjrt_loaded_executable_t* wrap(like_client_t* client, pjrt_loaded_executa
   return (pjrt_loaded_executable_t*)program;
 }
 
+/* Options that a TPU's programs come without, since libtpu needs none for them: by default XLA:CPU
+ * loses NaN in a maximum and keeps more bits of bfloat16 than there are. Entries of the map
+ * CompileOptionsProto.env_option_overrides, {key: {string_field: "False"}} each. */
+static const char cpu_options[] =
+    "\072\046\012\033xla_cpu_enable_fast_min_max\022\007\012\005False"
+    "\072\045\012\032xla_allow_excess_precision\022\007\012\005False";
+
+static char* add_options(const char* options, size_t size, size_t* out_size) {
+  *out_size = size + sizeof(cpu_options) - 1;
+  char* all = like_new(*out_size);
+  memcpy(all, options, size);
+  memcpy(all + size, cpu_options, sizeof(cpu_options) - 1);
+  return all;
+}
+
 pjrt_error_t* like_Client_Compile(void* pointer) {
   pjrt_client_compile_args_t* args = pointer;
   like_client_t* client = (like_client_t*)args->client;
@@ -128,7 +143,11 @@ pjrt_error_t* like_Client_Compile(void* pointer) {
   pjrt_client_compile_args_t real = *args;
   real.client = client->real;
   real.program = &program;
+  char* options =
+      add_options(args->compile_options, args->compile_options_size, &real.compile_options_size);
+  real.compile_options = options;
   if (error == NULL) error = LIKE_REAL(Client_Compile, &real);
+  free(options);
   free(text);
   if (error != NULL) {
     fake_program_release(signature);
