@@ -1,5 +1,7 @@
 """Accelerate finds the device, its memory and its random state."""
 
+import socket
+
 import pytest
 import torch
 from accelerate import Accelerator, cpu_offload, init_empty_weights, load_checkpoint_and_dispatch
@@ -94,3 +96,18 @@ def test_dispatch_and_offload(llama, tmp_path):
       torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-5)
     cpu_offload(model, torch.device("tpu"))
     torch.testing.assert_close(model(words).logits.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_several_processes_do_not_each_train_alone(world, monkeypatch):
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=free.getsockname()[1])
+  for name, value in dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=world, **place).items():
+    monkeypatch.setenv(name, str(value))
+  if world > 1:
+    with pytest.raises(RuntimeError, match="in one process only"):
+      Accelerator()
+  else:
+    assert Accelerator().device.type == "tpu"
+    torch.distributed.destroy_process_group()

@@ -3,9 +3,11 @@
 Upstream has a chain of `elif is_<device>_available()` in each of these places, without "tpu".
 """
 
+import os
+
 import torch
 
-from torch_tpu.integrations import replace
+from torch_tpu.integrations import replace, replace_method
 
 
 def _is_tpu():
@@ -16,7 +18,9 @@ def _is_tpu():
 
 
 def _state(module):
-  """src/accelerate/state.py, PartialState.default_device: where no accelerator is known to it."""
+  """src/accelerate/state.py, PartialState: default_device, where no accelerator is known to it, and
+  _prepare_backend, which has no kind of group for such a device: each of several processes would
+  take itself for the only one, and train alone."""
   found = module.PartialState.default_device.fget
 
   def default_device(self):
@@ -24,6 +28,23 @@ def _state(module):
     return device if device.type != "cpu" else torch.device("tpu", torch.tpu.current_device())
 
   module.PartialState.default_device = property(default_device, doc=found.__doc__)
+
+  def make(prepare_backend):
+    def prepare_backend_or_refuse(self, cpu=False, *args, **kwargs):
+      chosen = prepare_backend(self, cpu, *args, **kwargs)
+      alone = chosen[1] == module.DistributedType.NO and "LOCAL_RANK" in os.environ
+      device = self.device or (torch.device("cpu") if cpu else self.default_device)
+      if alone and device.type == "tpu" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RuntimeError(
+          "Accelerate (and so Transformers' Trainer) trains on 'tpu' in one process only. For "
+          "several, use torch.distributed: init_process_group() and DistributedDataParallel; or "
+          "several processes on the CPU: cpu=True."
+        )
+      return chosen
+
+    return prepare_backend_or_refuse
+
+  replace_method(module.PartialState, "_prepare_backend", make)
 
 
 def _accelerator(module):
