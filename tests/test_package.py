@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROOT, child
+from support import ROOT, child, is_tpu_like
 from torch_tpu import _C, _discovery
 
 
@@ -96,6 +96,7 @@ NO_PLUGIN = """
 """
 
 
+@pytest.mark.skipif(is_tpu_like(), reason="the environment names a plugin there")
 def test_without_a_plugin_the_first_use_says_what_to_install():
   code = (
     NO_PLUGIN
