@@ -34,6 +34,14 @@ static void note_landing(void* context, int64_t ticket, tpu_status_t error, uint
   (void)pthread_mutex_lock(&gate_lock);
   ++landings;
   failures += error != NULL;
+  (void)pthread_cond_broadcast(&gate_moved);
+  (void)pthread_mutex_unlock(&gate_lock);
+}
+
+/* A landing is told after the results are there: who waits for those may be first. */
+static void await_landings(int count) {
+  (void)pthread_mutex_lock(&gate_lock);
+  while (landings < count) (void)pthread_cond_wait(&gate_moved, &gate_lock);
   (void)pthread_mutex_unlock(&gate_lock);
 }
 
@@ -167,17 +175,18 @@ TPU_TEST(channels_hand_failures_to_readers_and_to_the_next_sync_once) {
   float out[8];
   tensor_t x = world_range(w, 8, 0), y = world_range(w, 8, 5), next;
   refuse = true;
-  open_gate(9);
   TPU_EXPECT_OK(collect(&c, c.first, 1, x, NULL));
-  tensor_t sum = world_binary(w, TPU_OP_ADD, x, y);
+  tensor_t sum = world_binary(w, TPU_OP_ADD, x, y);  // while it has not failed yet
+  open_gate(9);
   TPU_EXPECT_CODE(world_read(w, sum, out), TPU_ABORTED);
   // It does not quietly hold what it held before.
   TPU_EXPECT_CODE(world_read(w, x, out), TPU_ABORTED);
   TPU_EXPECT_OK(tpu_engine_flush(w->engine, true));
-  // One whose operand failed is told so, and does not run.
+  // The next one runs, and fails by itself.
   tensor_t fine = world_binary(w, TPU_OP_MUL, y, y);
   TPU_EXPECT_OK(collect(&c, c.first, 2, fine, &next));
   tpu_status_free(tpu_engine_flush(w->engine, true));
+  await_landings(2);
   TPU_EXPECT_EQ(passed, 2);
   TPU_EXPECT_EQ(failures, 2);
   drop(&x), drop(&y), drop(&sum), drop(&fine), drop(&next);
