@@ -3,6 +3,8 @@
     python examples/train_gpt.py                        # device "tpu", Fused mode
     python examples/train_gpt.py --mode strict          # one operation at a time
     python examples/train_gpt.py --device cpu           # PyTorch's own CPU kernels, for comparison
+    torchrun --nproc_per_node=2 examples/train_gpt.py --ddp    # two processes, each with a replica
+    torchrun --nproc_per_node=2 examples/train_gpt.py --fsdp   # ... half of the parameters
 
 Writes to --out: loss.csv, loss.png, checkpoint.pt and sample.txt. Nothing here is special to the
 device except its name and the lines that print its mode and its compile statistics.
@@ -11,12 +13,14 @@ device except its name and the lines that print its mode and its compile statist
 import argparse
 import csv
 import math
+import os
 import pathlib
 import sysconfig
 import time
 from dataclasses import asdict, dataclass
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
@@ -125,16 +129,16 @@ class GPT(nn.Module):
     if isinstance(module, nn.Linear) and module.bias is not None:
       nn.init.zeros_(module.bias)
 
-  def forward(self, ids):
+  def forward(self, ids, targets=None):
+    """Logits, or with targets the mean cross entropy in nats per byte."""
     positions = torch.arange(ids.shape[1], device=ids.device)
     x = self.dropout(self.tokens(ids) + self.positions(positions))
     for block in self.blocks:
       x = block(x)
-    return self.head(self.norm(x))
-
-  def loss(self, ids, targets):
-    """Mean cross entropy in nats per byte."""
-    return F.cross_entropy(self(ids).flatten(0, 1), targets.flatten())
+    logits = self.head(self.norm(x))
+    if targets is None:
+      return logits
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 class Batches:
@@ -150,6 +154,30 @@ class Batches:
     starts = torch.randint(last, (self.batch,), generator=self.generator).tolist()
     rows = torch.stack([self.tokens[s : s + self.context + 1] for s in starts]).long()
     return rows[:, :-1].to(self.device), rows[:, 1:].to(self.device)
+
+
+def join_ranks(args):
+  """Joins the other processes if there are any. Gives this one's rank and their number."""
+  if not (args.ddp or args.fsdp):
+    return 0, 1
+  if args.device == "tpu":
+    torch.tpu.set_device(int(os.environ["LOCAL_RANK"]))
+  dist.init_process_group("gloo" if args.device == "cpu" else None)
+  return dist.get_rank(), dist.get_world_size()
+
+
+def distribute(model, args):
+  """The model as all ranks train it together."""
+  if args.ddp:
+    return nn.parallel.DistributedDataParallel(model)
+  if args.fsdp:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.device_mesh.init_device_mesh(args.device, (dist.get_world_size(),))
+    for block in model.blocks:
+      fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+  return model
 
 
 def make_optimizer(model, lr):
@@ -174,19 +202,23 @@ def train_step(model, optimizer, batch, lr):
   for group in optimizer.param_groups:
     group["lr"] = lr
   optimizer.zero_grad(set_to_none=True)
-  loss = model.loss(*batch)
+  loss = model(*batch)
   loss.backward()
   nn.utils.clip_grad_norm_(model.parameters(), 1.0)
   optimizer.step()
-  return loss.detach()
+  loss = loss.detach()
+  if dist.is_initialized():
+    dist.all_reduce(loss)
+    loss /= dist.get_world_size()
+  return loss
 
 
-def train(model, optimizer, batches, args):
+def train(model, optimizer, batches, args, rank, ranks):
   """Runs args.steps steps; returns the losses as floats."""
-  tokens_per_step = args.batch * model.config.context
+  tokens_per_step = args.batch * batches.context * ranks
   losses = []
   times = [time.perf_counter()]
-  with tqdm(total=args.steps, unit="step", dynamic_ncols=True) as bar:
+  with tqdm(total=args.steps, unit="step", dynamic_ncols=True, disable=rank > 0) as bar:
     for step in range(args.steps):
       lr = scheduled_lr(step, args.steps, args.lr)
       losses.append(train_step(model, optimizer, batches.draw(), lr).item())
@@ -204,15 +236,14 @@ def train(model, optimizer, batches, args):
 def evaluate(model, batches, count=10):
   """Mean loss over `count` batches without dropout."""
   model.eval()
-  return sum(model.loss(*batches.draw()).item() for _ in range(count)) / count
+  return sum(model(*batches.draw()).item() for _ in range(count)) / count
 
 
 @torch.no_grad()
-def generate(model, tokenizer, device, length, seed, temperature=0.8):
+def generate(model, tokenizer, device, length, seed, context, temperature=0.8):
   """Continues PROMPT by `length` bytes. The input always has the full context length, so that one
   compiled program serves every step."""
   model.eval()
-  context = model.config.context
   generator = torch.Generator().manual_seed(seed)
   tokens = tokenizer.encode(PROMPT)
   for _ in range(length):
@@ -223,28 +254,30 @@ def generate(model, tokenizer, device, length, seed, temperature=0.8):
   return tokenizer.decode(tokens)
 
 
-def save_checkpoint(path, model, optimizer, step):
-  torch.save(
-    {
-      "config": asdict(model.config),
-      "model": model.state_dict(),
-      "optimizer": optimizer.state_dict(),
-      "step": step,
-    },
-    path,
-  )
+def whole_state(model, optimizer):
+  """State of the model and the optimizer as one process would have it. All ranks call this."""
+  if not dist.is_initialized():
+    return model.state_dict(), optimizer.state_dict()
+  from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+  return get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
 
 
-def check_checkpoint(path, model, ids):
+def save_checkpoint(path, config, state, step):
+  model, optimizer = state
+  torch.save({"config": asdict(config), "model": model, "optimizer": optimizer, "step": step}, path)
+
+
+def check_checkpoint(path, expected, ids):
   """Loads the checkpoint into a new model and compares its output; raises if it differs."""
   state = torch.load(path, weights_only=True)
   copy = GPT(GPTConfig(**state["config"])).to(ids.device)
   copy.load_state_dict(state["model"])
-  make_optimizer(copy, 0.0).load_state_dict(state["optimizer"])
-  model.eval()
+  if not dist.is_initialized():  # ranks have it by names
+    make_optimizer(copy, 0.0).load_state_dict(state["optimizer"])
   copy.eval()
   with torch.no_grad():
-    if not torch.equal(model(ids), copy(ids)):
+    if not torch.equal(expected, copy(ids)):
       raise RuntimeError(f"{path} does not reproduce the model it was saved from.")
 
 
@@ -278,6 +311,11 @@ def parse_args():
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--device", default="tpu", choices=["tpu", "cpu"])
   parser.add_argument("--mode", choices=["debug", "strict", "fused"], help="eager mode")
+  several = parser.add_mutually_exclusive_group()
+  several.add_argument("--ddp", action="store_true", help="with torchrun: a replica per process")
+  several.add_argument(
+    "--fsdp", action="store_true", help="with torchrun: parameters are shared out"
+  )
   parser.add_argument("--steps", type=int, default=300)
   parser.add_argument("--batch", type=int, default=4)
   parser.add_argument("--layers", type=int, default=6)
@@ -317,9 +355,11 @@ def print_statistics(args):
 
 def main():
   args = parse_args()
+  rank, ranks = join_ranks(args)
+  say = print if rank == 0 else lambda *_: None
   device = torch.device(args.device)
   line = describe_device(args)
-  print(f"device:   {line}")
+  say(f"device:   {line}" + (f", {ranks} processes" if ranks > 1 else ""))
   torch.manual_seed(args.seed)
   tokenizer = ByteTokenizer()
   tokens = torch.tensor(tokenizer.encode(load_text()), dtype=torch.uint8)
@@ -327,21 +367,29 @@ def main():
   config = GPTConfig(layers=args.layers, dropout=0.0 if args.no_dropout else 0.1)
   model = GPT(config).to(device)
   count = sum(p.numel() for p in model.parameters())
-  print(f"model:    {config.layers} layers, width {config.width}, {count:,} parameters")
-  print(f"text:     {len(tokens):,} bytes of the Python standard library")
+  say(f"model:    {config.layers} layers, width {config.width}, {count:,} parameters")
+  say(f"text:     {len(tokens):,} bytes of the Python standard library")
 
+  model = distribute(model, args)
   optimizer = make_optimizer(model, args.lr)
-  batches = Batches(tokens[:split], args.batch, config.context, device, args.seed)
+  batches = Batches(tokens[:split], args.batch, config.context, device, args.seed + 1000 * rank)
   held_out = Batches(tokens[split:], args.batch, config.context, device, args.seed)
-  losses = train(model, optimizer, batches, args)
+  losses = train(model, optimizer, batches, args, rank, ranks)
   held_out_loss = evaluate(model, held_out)
-  print(f"loss:     {losses[0]:.3f} -> {losses[-1]:.3f}, on held-out text {held_out_loss:.3f}")
+  say(f"loss:     {losses[0]:.3f} -> {losses[-1]:.3f}, on held-out text {held_out_loss:.3f}")
 
+  state, ids = whole_state(model, optimizer), held_out.draw()[0]
+  with torch.no_grad():
+    logits = model(ids)
+  sample = generate(model, tokenizer, device, args.sample, args.seed, config.context)
+  if dist.is_initialized():
+    dist.destroy_process_group()
+  if rank > 0:
+    return
   args.out.mkdir(parents=True, exist_ok=True)
   save_losses(args.out, losses, f"{config.layers}-layer GPT on the Python standard library\n{line}")
-  save_checkpoint(args.out / "checkpoint.pt", model, optimizer, args.steps)
-  check_checkpoint(args.out / "checkpoint.pt", model, held_out.draw()[0])
-  sample = generate(model, tokenizer, device, args.sample, args.seed)
+  save_checkpoint(args.out / "checkpoint.pt", config, state, args.steps)
+  check_checkpoint(args.out / "checkpoint.pt", logits, ids)
   (args.out / "sample.txt").write_text(sample)
   print(f"--- sample ---\n{sample}\n--------------")
   print_statistics(args)

@@ -89,7 +89,7 @@ double premul_factor(const c10d::ReduceOp& op) {
 
 void set_reduction(Collective* call, const c10d::ReduceOp& op, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) check_reduction(op, tensor.scalar_type());
-  call->op = op;
+  call->op.op_ = op.op_;  // and not what it may hold of Python's
   call->factor = premul_factor(op);
 }
 
@@ -159,20 +159,47 @@ std::unique_ptr<HostForm> make_collective_form(const tpu_record_t& record) {
 
 // --- works ---
 
-bool WorkTpu::wait(std::chrono::milliseconds timeout) {
-  if (for_host_ || timeout != kNoTimeout) {
-    try {
-      return Work::wait(timeout);
-    } catch (const c10::Error&) {
-      if (isCompleted()) tpu_engine_told(engine(), job_);
-      throw;
-    }
+void CallEnd::land(const std::string* error, int source_rank, uint64_t its_job) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  source = source_rank;
+  job = its_job;
+  if (error != nullptr) {
+    const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+    exception = std::make_exception_ptr(c10::DistBackendError(here, *error));
   }
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (!exception_) return true;
+  completed = true;
+  landed.notify_all();
+}
+
+bool WorkTpu::isCompleted() {
+  const std::lock_guard<std::mutex> lock(end_->mutex);
+  return end_->completed;
+}
+
+bool WorkTpu::isSuccess() const {
+  const std::lock_guard<std::mutex> lock(end_->mutex);
+  return end_->completed && !end_->exception;
+}
+
+std::exception_ptr WorkTpu::exception() const {
+  const std::lock_guard<std::mutex> lock(end_->mutex);
+  return end_->exception;
+}
+
+bool WorkTpu::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock<std::mutex> lock(end_->mutex);
+  const auto completed = [this] { return end_->completed; };
+  if (timeout != kNoTimeout) {
+    const bool in_time = end_->landed.wait_for(lock, timeout, completed);
+    TORCH_CHECK_WITH(DistBackendError, in_time, "the collective did not end within ",
+                     timeout.count(), " ms; it goes on");
+  } else if (for_host_) {
+    end_->landed.wait(lock, completed);
+  }
+  if (!end_->exception) return true;
   lock.unlock();
-  tpu_engine_told(engine(), job_);
-  std::rethrow_exception(exception_);
+  tpu_engine_told(engine(), end_->job);
+  std::rethrow_exception(end_->exception);
 }
 
 intrusive_ptr<c10::ivalue::Future> WorkTpu::getFuture() {
@@ -184,19 +211,8 @@ intrusive_ptr<c10::ivalue::Future> WorkTpu::getFuture() {
 }
 
 int WorkTpu::sourceRank() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return source_;
-}
-
-void WorkTpu::land(const std::string* error, int source, uint64_t job) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    source_ = source;
-    job_ = job;
-  }
-  if (error == nullptr) return finish();
-  const c10::SourceLocation here = {__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
-  finish(std::make_exception_ptr(c10::DistBackendError(here, *error)));
+  const std::lock_guard<std::mutex> lock(end_->mutex);
+  return end_->source;
 }
 
 // --- life ---
@@ -280,8 +296,9 @@ intrusive_ptr<Work> ProcessGroupTpu::launch(std::shared_ptr<Collective> call, Op
   Call record(row, TPU_CALL_OUT);
   tpu_channel_t* channel = transport_->channel(*call);
   const int64_t ticket =
-      add_ticket({call, transport_, [work, call](const std::string* error, uint64_t job) {
-                    work->land(error, call->source, job);
+      add_ticket({call, transport_,
+                  [end = work->end(), source = call.get()](const std::string* error, uint64_t job) {
+                    end->land(error, source->source, job);
                   }});
   transport_->begin();
   try {

@@ -5,8 +5,10 @@
 
 #include <torch/csrc/python_headers.h>
 
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -17,6 +19,19 @@ namespace tpu_shim {
 
 using c10d::Work;
 
+// How a call ends. Channels' threads hold this and nothing of Python's: who waits for them may hold
+// the GIL, so that they must never need it, not even to let go of a tensor.
+struct CallEnd {
+  std::mutex mutex;
+  std::condition_variable landed;
+  bool completed = false;
+  std::exception_ptr exception;
+  int source = -1;   // of a message
+  uint64_t job = 0;  // the engine's
+
+  void land(const std::string* error, int source_rank, uint64_t its_job);
+};
+
 // One call under way. Results are ordered by value: whoever reads them waits for them, so that
 // wait() without a timeout only tells of an error that is known already. What is for the host to
 // wait for (a barrier) is waited for.
@@ -25,6 +40,10 @@ class WorkTpu final : public Work {
   WorkTpu(int rank, c10d::OpType type, std::vector<at::Tensor> outputs, bool for_host)
       : Work(rank, type), outputs_(std::move(outputs)), for_host_(for_host) {}
 
+  const std::shared_ptr<CallEnd>& end() const { return end_; }
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override {}
   void blockCurrentStream() override {}
@@ -33,13 +52,10 @@ class WorkTpu final : public Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   int sourceRank() const override;
 
-  void land(const std::string* error, int source, uint64_t job);
-
  private:
   const std::vector<at::Tensor> outputs_;
   const bool for_host_;
-  int source_ = -1;
-  uint64_t job_ = 0;  // the engine's
+  const std::shared_ptr<CallEnd> end_ = std::make_shared<CallEnd>();
 };
 
 class ProcessGroupTpu final : public c10d::Backend {

@@ -140,8 +140,10 @@ void Transport::wait_idle() {
 // --- failures ---
 
 std::string Transport::prefix(const Collective& call) const {
-  return "rank " + std::to_string(rank_) + " of group '" + name_ + "', collective " +
-         std::to_string(call.sequence) + ", " + call.text + ": ";
+  const std::string number =
+      call.sequence > 0 ? "collective " + std::to_string(call.sequence) + ", " : "";
+  return "rank " + std::to_string(rank_) + " of group '" + name_ + "', " + number + call.text +
+         ": ";
 }
 
 void Transport::throw_failure(const Collective& call, const std::string& why, bool lost) {

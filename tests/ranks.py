@@ -12,16 +12,16 @@ from pathlib import Path
 from support import TESTS, child
 
 
-def run_ranks(script, *names, size=2, timeout=240, env=None):
-  """Runs checks of tests/scripts/<script>.py, all without names, as `size` ranks. Gives a dict name
-  -> list of what went wrong by rank ("" for nothing)."""
+def run_processes(script, *args, size=2, timeout=240, env=None, expected=0):
+  """Runs tests/scripts/<script>.py RANK SIZE STORE args as `size` ranks. Gives the completed
+  processes; with `expected`, all must have ended with that exit code and said something."""
   path = TESTS / "scripts" / f"{script}.py"
+  done = [None] * size
   with tempfile.TemporaryDirectory() as folder:
-    done = [None] * size
 
     def run(rank):
       done[rank] = child(
-        path, rank, size, Path(folder) / "store", *names, env=env, check=False, timeout=timeout
+        path, rank, size, Path(folder) / "store", *args, env=env, check=False, timeout=timeout
       )
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
@@ -29,12 +29,18 @@ def run_ranks(script, *names, size=2, timeout=240, env=None):
       thread.start()
     for thread in threads:
       thread.join()
-  results = {}
   for rank, process in enumerate(done):
     assert process is not None, f"rank {rank} did not end in {timeout} s"
-    lines = process.stdout.splitlines()
-    if process.returncode != 0 or not lines:
+    if expected is not None and (process.returncode != expected or not process.stdout):
       raise AssertionError(f"rank {rank} ended with {process.returncode}\n{process.stderr}")
-    for name, problem in json.loads(lines[-1]).items():
+  return done
+
+
+def run_ranks(script, *names, **options):
+  """Runs checks of tests/scripts/<script>.py, all without names. Gives a dict name -> list of what
+  went wrong by rank ("" for nothing). Options as for run_processes."""
+  results = {}
+  for process in run_processes(script, *names, **options):
+    for name, problem in json.loads(process.stdout.splitlines()[-1]).items():
       results.setdefault(name, []).append(problem)
   return results

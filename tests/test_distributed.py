@@ -1,9 +1,11 @@
 """torch.distributed on the device: equal to Gloo on CPU tensors, with the ranks in child processes
 that run many checks each (tests/scripts/ranks_*.py)."""
 
+import json
+
 import pytest
 
-from ranks import run_ranks
+from ranks import run_processes, run_ranks
 from support import has_modes
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="about the tpu device")
@@ -17,3 +19,33 @@ def expect_all(results):
 @pytest.mark.parametrize("size", [2, 3])
 def test_collectives(size):
   expect_all(run_ranks("ranks_collectives", size=size))
+
+
+def test_what_stands_above():
+  """DDP, FSDP, DTensor, tensor and pipeline parallelism, checkpoints, SyncBatchNorm."""
+  expect_all(run_ranks("ranks_training"))
+
+
+def test_disagreement_is_the_same_error_on_all_ranks():
+  first, second = (
+    json.loads(process.stdout.splitlines()[-1]) for process in run_processes("ranks_faults")
+  )
+  assert len(first) == 10
+  for name in first:
+    assert "disagree" in first[name], (name, first[name])
+    if name != "messages":
+      assert first[name] == second[name], name
+      assert first[name].startswith("DistBackendError"), first[name]
+    if name not in ("messages", "splits"):
+      assert "rank 0 called" in first[name] and "rank 1 called" in first[name], first[name]
+  assert "rank 0 sent of Float[500]" in second["messages"], second["messages"]
+
+
+@pytest.mark.parametrize("how", ["kill", "exit", "raise", "stall"])
+def test_the_others_are_told_of_a_rank_that_is_gone(how):
+  rank = run_processes("ranks_faults", how, expected=None)[0]
+  assert rank.returncode == 0, rank.stderr
+  *errors, ended = map(json.loads, rank.stdout.splitlines())
+  assert errors and all(error[0] == "DistBackendError" for error in errors)
+  assert all("all_reduce(SUM) of Float[1000]" in error[1] for error in errors), errors
+  assert ended[0] == "ended"

