@@ -14,6 +14,7 @@
 
 #include "adapter.h"
 #include "base/alloc.h"
+#include "base/events.h"
 #include "compile/topology.h"
 #include "debug_checks.h"
 #include "decompose.h"
@@ -430,6 +431,50 @@ PyObject* py_compile_stats(PyObject*) {
   set_item(dict.get(), "disk_load_seconds", PyFloat_FromDouble(stats.disk_load_seconds));
   return dict.release();
 }
+PyObject* py_reasons(PyObject* args) {
+  unsigned long long since = 0;
+  parse(args, "|K", &since);
+  tpu_strbuf_t lines{};
+  uint64_t next = since;
+  if (engine_started()) {
+    const tpu_status_t status = tpu_engine_reasons(engine(), since, &lines, &next);
+    if (status != nullptr) tpu_strbuf_free(&lines);
+    TPU_THROW_IF_ERROR(status);
+  }
+  PyRef text(
+      PyUnicode_FromStringAndSize(tpu_strbuf_text(&lines), static_cast<Py_ssize_t>(lines.size)));
+  tpu_strbuf_free(&lines);
+  PyRef list(PyUnicode_Splitlines(text.get(), 0));
+  return Py_BuildValue("(KO)", static_cast<unsigned long long>(next), list.get());
+}
+
+PyObject* py_tell_reasons(PyObject* args) {
+  PyObject* function = nullptr;
+  parse(args, "O", &function);
+  set_reason_reader(function);
+  Py_RETURN_NONE;
+}
+
+PyObject* py_events_start(PyObject*) {
+  tpu_events_start();
+  Py_RETURN_NONE;
+}
+PyObject* py_events_stop(PyObject*) {
+  tpu_event_t* events = nullptr;
+  size_t count = 0, dropped = 0;
+  TPU_THROW_IF_ERROR(tpu_events_stop(&events, &count, &dropped));
+  const std::unique_ptr<tpu_event_t, decltype(&tpu_free)> owner(events, &tpu_free);
+  PyRef list(PyList_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; i < count; ++i) {
+    const tpu_event_t& e = events[i];
+    PyRef item(Py_BuildValue("(ssiLLL)", tpu_event_kind_name(e.kind), e.name, e.thread,
+                             static_cast<long long>(e.begin_ns), static_cast<long long>(e.end_ns),
+                             static_cast<long long>(e.size)));
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), item.release());
+  }
+  return list.release();
+}
+
 PyObject* py_window_stats(PyObject*) {
   tpu_window_info_t* windows = nullptr;
   size_t count = 0;

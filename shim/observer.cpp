@@ -29,4 +29,34 @@ void set_observer(PyObject* observer) {
   Py_XDECREF(former);
 }
 
+namespace {
+
+PyObject* g_reason_reader = nullptr;  // guarded by the GIL
+std::atomic<bool> g_reasons_wanted{false}, g_reasons_pending{false};
+
+int read_reasons(void*) {
+  g_reasons_pending.store(false);
+  if (g_reason_reader == nullptr) return 0;
+  Py_INCREF(g_reason_reader);
+  PyRef reader(g_reason_reader);
+  PyRef answer(PyObject_CallNoArgs(reader.get()), PyRef::kMayBeNull);
+  return answer.get() == nullptr ? -1 : 0;
+}
+
+}  // namespace
+
+void note_reason() {
+  if (!g_reasons_wanted.load() || g_reasons_pending.exchange(true)) return;
+  // Where the queue is full the next reason tries again.
+  if (Py_AddPendingCall(read_reasons, nullptr) != 0) g_reasons_pending.store(false);
+}
+
+void set_reason_reader(PyObject* reader) {
+  PyObject* former = g_reason_reader;
+  g_reason_reader = reader == Py_None ? nullptr : reader;
+  Py_XINCREF(g_reason_reader);
+  g_reasons_wanted.store(g_reason_reader != nullptr);
+  Py_XDECREF(former);
+}
+
 }  // namespace tpu_shim

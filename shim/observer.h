@@ -23,6 +23,12 @@ inline void note_transfer(const char* direction, int64_t bytes) {
 // None ends it. Needs the GIL.
 void set_observer(PyObject* observer);
 
+// There is a new reason for which programs are made (tpu_engine_set_told): has the reader called,
+// later and on Python's main thread. Needs no GIL.
+void note_reason();
+// A function without arguments; None ends it. Needs the GIL.
+void set_reason_reader(PyObject* reader);
+
 }  // namespace tpu_shim
 
 #endif  // TPU_SHIM_OBSERVER_H_

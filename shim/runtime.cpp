@@ -10,6 +10,7 @@
 
 #include "hooks.h"
 #include "host_ops.h"
+#include "observer.h"
 #include "precision.h"
 #include "python_values.h"
 
@@ -107,6 +108,7 @@ tpu_engine_t* start_engine() {
   tpu_engine_t* made = nullptr;
   TPU_THROW_IF_ERROR(tpu_engine_create(&options, &made));
   tpu_engine_set_stop(made, python_interrupts);
+  tpu_engine_set_told(made, note_reason);
   tpu_engine_set_task(made, backward_number);
   const int early = g_early_mode.load();
   tpu_status_t status = tpu_engine_set_host_ops(made, host_ops());

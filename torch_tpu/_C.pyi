@@ -154,6 +154,21 @@ def host_memory_reset(what: str, /) -> None:
 def engine_stats() -> dict[str, int]:
   """records, predicted, flushes, window_hits, window_plans, interpretations and launches."""
 
+def reasons(since: int = 0, /) -> tuple[int, list[str]]:
+  """Why windows got sets of programs, a line each from number `since` on, of which the last 256 are
+  kept; and the number of the next one."""
+
+def tell_reasons(function: object, /) -> None:
+  """Calls this, without arguments and on the main thread, some time after there are new reasons;
+  None ends it."""
+
+def events_start() -> None:
+  """Begins to collect what the engine does; drops what was collected before."""
+
+def events_stop() -> list[tuple[str, str, int, int, int, int]]:
+  """Ends it and gives the events: kind, name, thread, begin and end in ns since 1970, and size:
+  bytes of a transfer, a text or a file, operations of a launch or a flush."""
+
 def compile_stats() -> dict[str, float]:
   """requests, memory_hits, memory_drops, disk_hits, compiles, disk_writes and disk_rejects (int),
   compile_seconds and disk_load_seconds (float); interpreted_windows and compiled_windows (int),

@@ -54,6 +54,7 @@ def register():
   _hooks.install(torch)
   _sharing.install(torch)
   distributed.install(torch)
+  tpu.compile_log.install()
   plugin = _discovery.find_plugin()
   # Without a path the first use of the device says what is missing.
   extension.set_plugin(plugin.path, plugin.platform, _discovery.count_tpu_hardware())

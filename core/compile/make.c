@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/env.h"
+#include "base/events.h"
 #include "base/log.h"
 #include "compile/compile_internal.h"
 
@@ -53,7 +54,7 @@ static void dump_text(tpu_compiler_t* compiler, tpu_digest_t key, const char* te
 /* NULL result: not on disk, or not usable. */
 static tpu_executable_t* load_from_disk(const tpui_request_t* request) {
   tpu_compiler_t* compiler = request->compiler;
-  int64_t start = tpu_clock_ns();
+  int64_t start = tpu_clock_ns(), event = tpu_event_begin();
   void* bytes = NULL;
   size_t size = 0;
   tpu_executable_t* executable = NULL;
@@ -75,6 +76,7 @@ static tpu_executable_t* load_from_disk(const tpui_request_t* request) {
   if (executable == NULL) return NULL;
   tpui_compiler_count(compiler, &compiler->stats.disk_hits, &compiler->stats.disk_load_seconds,
                       start);
+  tpu_event_end(TPU_EVENT_LOAD, event, request->hex, (int64_t)size);
   tpu_log(TPU_LOG_COMPILE, "%s from disk, %zu bytes, %.2f ms", request->hex, size,
           (double)(tpu_clock_ns() - start) * 1e-6);
   return executable;
@@ -149,8 +151,9 @@ tpu_status_t tpui_make_executable(const tpui_request_t* request,
   if (atomic_load_explicit(&compiler->refuses, memory_order_relaxed)) {
     return tpu_status_make(TPU_CANCELLED, "nothing is compiled any more");
   }
-  int64_t start = tpu_clock_ns();
+  int64_t start = tpu_clock_ns(), event = tpu_event_begin();
   tpu_status_t status = compile_program(request, out_executable);
+  tpu_event_end(TPU_EVENT_COMPILE, event, request->hex, (int64_t)request->wanted->text_size);
   if (status != NULL) return explain_failure(request, status);
   tpui_compiler_count(compiler, &compiler->stats.compiles, &compiler->stats.compile_seconds, start);
   tpu_log(TPU_LOG_COMPILE, "%s compiled%s, %zu bytes of text, %.2f ms", request->hex,

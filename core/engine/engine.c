@@ -8,6 +8,7 @@
 #include "engine/flight.h"
 #include "engine/flush.h"
 #include "engine/lane.h"
+#include "engine/reason.h"
 #include "engine/tier.h"
 #include "host/host.h"
 
@@ -77,6 +78,7 @@ void tpu_engine_destroy(tpu_engine_t* e) {
   tpu_queue_destroy(e->builds);
   tpu_queue_destroy(e->compiles);
   tpui_flights_free(e);
+  tpui_reasons_free(e);
   tpui_lanes_free(e);
   tpui_plan_cache_clear(&e->plans);
   tpui_flags_free(e);
@@ -176,6 +178,8 @@ void tpu_engine_reset_stats(tpu_engine_t* engine) {
   tpu_mutex_unlock(&engine->lock);
   tpu_compiler_reset_stats(engine->compiler);
 }
+
+void tpu_engine_set_told(tpu_engine_t* engine, void (*told)(void)) { engine->told_reason = told; }
 
 tpu_status_t tpu_engine_await_builds(tpu_engine_t* engine) {
   tpu_status_t status = NULL;

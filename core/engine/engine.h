@@ -301,6 +301,15 @@ TPU_MUST_USE tpu_status_t tpu_engine_windows(tpu_engine_t* engine, tpu_window_in
 void tpu_engine_compile_stats(tpu_engine_t* engine, tpu_compile_stats_t* out_stats);
 void tpu_engine_reset_stats(tpu_engine_t* engine);
 
+/* Why programs were made: a line for each set of programs that a window got, such as
+ * "9 operations (mul ... sum), shape: input 0 is f32[4,8], was f32[2,8]". Appends those from number
+ * `since` on; the last 256 are kept. `*out_next` is the number of the next one. */
+TPU_MUST_USE tpu_status_t tpu_engine_reasons(tpu_engine_t* engine, uint64_t since,
+                                             tpu_strbuf_t* out_lines, uint64_t* out_next);
+/* Called when there is a new line, under the engine lock: it must not use the engine. NULL: no one
+ * is. Set it before other threads use the engine. */
+void tpu_engine_set_told(tpu_engine_t* engine, void (*told)(void));
+
 /* Returns when nothing is compiled in the background any more: all of it is finished. */
 TPU_MUST_USE tpu_status_t tpu_engine_await_builds(tpu_engine_t* engine);
 /* Returns when nothing is compiled in the background: what has begun is finished, the rest is given

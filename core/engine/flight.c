@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/env.h"
+#include "base/events.h"
 #include "base/layout.h"
 #include "engine/errors.h"
 #include "engine/finite.h"
@@ -348,7 +349,10 @@ tpu_status_t tpui_wait_landing(tpu_engine_t* e) {
   until.tv_nsec += TPU_STOP_EVERY_NS;
   until.tv_sec += until.tv_nsec / 1000000000;
   until.tv_nsec %= 1000000000;
-  if (pthread_cond_timedwait(&e->landed, &e->lock, &until) == 0 || e->stop == NULL) return NULL;
+  int64_t begin = tpu_event_begin();
+  int error = pthread_cond_timedwait(&e->landed, &e->lock, &until);
+  tpu_event_end(TPU_EVENT_WAIT, begin, "launched work", 0);
+  if (error == 0 || e->stop == NULL) return NULL;
   tpu_mutex_unlock(&e->lock);
   tpu_status_t status = tpu_stop_ask(e->stop);
   tpu_mutex_lock(&e->lock);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/events.h"
 #include "base/log.h"
 #include "engine/channel.h"
 #include "engine/errors.h"
@@ -190,7 +191,10 @@ tpu_status_t tpui_flush(tpui_lane_t* lane) {
       tpui_capture_touched(lane, "it waits for the device");
     }
     tpui_plan_t* plan = NULL;
+    uint32_t records = (uint32_t)lane->recorder.record_count;
+    int64_t begin = tpu_event_begin();
     TPU_RETURN_IF_ERROR(flush_now(lane, &plan, &waits));
+    if (!waits) tpu_event_end(TPU_EVENT_FLUSH, begin, "window", records);
     if (!waits) return NULL;
     // The plan may be gone after the first wait: the second one comes with the next turn.
     if (e->in_flight > 0) {
@@ -212,7 +216,9 @@ static tpu_status_t await_contents(tpu_engine_t* e) {
     ++e->stats.awaits;
     tpu_value_retain(value);
     tpu_mutex_unlock(&e->lock);
+    int64_t begin = tpu_event_begin();
     tpu_status_t status = tpu_buffer_await_unless(value->ready.buffer, e->stop);
+    tpu_event_end(TPU_EVENT_WAIT, begin, "content", 0);
     tpu_mutex_lock(&e->lock);
     bool stopped = tpu_status_code(status) == TPU_CANCELLED;
     if (!stopped) tpu_value_set_awaited(&e->pool, value);

@@ -16,6 +16,8 @@
 #include "trace/memo.h"
 #include "trace/recorder.h"
 
+#define TPUI_REASONS_KEPT 256
+
 struct tpu_storage_t {
   _Atomic int32_t refs;  // any thread
   tpu_engine_t* engine;
@@ -129,6 +131,10 @@ struct tpu_engine_t {
   tpu_status_t pending_error;  // of a launch that nobody has been told about
   uint64_t pending_job;        // serial of its job
   tpu_engine_stats_t stats;
+
+  char* reasons[TPUI_REASONS_KEPT];  // owned; why programs were made, a ring; see reason.h
+  uint64_t reason_count;             // all there ever were
+  void (*told_reason)(void);         // see tpu_engine_set_told
 };
 
 static inline tpui_planner_t tpui_planner(const tpu_engine_t* e) {

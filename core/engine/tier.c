@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "base/layout.h"
 #include "engine/flight.h"
+#include "engine/reason.h"
 
 /* A window is interpreted until that has cost about what compiling costs, as far as its structure
  * tells (docs/decisions/013-host-steps.md has the measurements). The unit is the time of a record
@@ -147,8 +148,9 @@ tpu_status_t tpui_tier_choose(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot
   TPU_RETURN_IF_ERROR(tpu_tiers_default(out_interpret));
   *out_interpret = *out_interpret && e->host_ops->allowed();
   bool begins = plan->build == NULL && plan->variant_count == 0 && is_time_to_build(plan);
-  if (*out_interpret && begins) return begin_build(e, plan, false, slots, live, external_dead);
-  return NULL;
+  if (!*out_interpret || !begins) return NULL;
+  tpui_reason_note(e, plan, slots, live);
+  return begin_build(e, plan, false, slots, live, external_dead);
 }
 
 tpu_status_t tpui_tier_make(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t* slots,
@@ -156,6 +158,7 @@ tpu_status_t tpui_tier_make(tpu_engine_t* e, tpui_plan_t* plan, const tpu_slot_t
                             tpui_variant_t** out_variant) {
   *out_variant = NULL;
   if (e->giving_up > 0) return NULL;
+  tpui_reason_note(e, plan, slots, live);
   if (e->stop != NULL) {
     TPU_RETURN_IF_ERROR(begin_build(e, plan, true, slots, live, external_dead));
     if (plan->build != NULL) return NULL;

@@ -1,6 +1,7 @@
 /* Reading and writing tensors from and to host memory. */
 #include <string.h>
 
+#include "base/events.h"
 #include "engine/append.h"
 #include "engine/errors.h"
 #include "engine/flags.h"
@@ -165,7 +166,9 @@ tpu_status_t tpu_engine_read(tpu_engine_t* engine, const tpu_operand_t* tensor, 
     if (size > 0) memset(dst, 0, (size_t)size);
     return NULL;
   }
+  int64_t begin = tpu_event_begin();
   tpu_status_t status = tpu_buffer_read(value->ready.buffer, offset, dst, size);
+  tpu_event_end(TPU_EVENT_TO_HOST, begin, "read", size);
   tpu_engine_end_loan(engine, value);
   return status;
 }
@@ -185,6 +188,7 @@ tpu_status_t tpu_engine_lend(tpu_engine_t* engine, const tpu_operand_t* tensor, 
     tpu_engine_end_loan(engine, value);
     return status;
   }
+  tpu_event_end(TPU_EVENT_TO_HOST, tpu_event_begin(), "lend", size);
   *out_loan = value;
   *out_data = (char*)content + offset;
   return NULL;
@@ -244,7 +248,9 @@ tpu_status_t tpu_engine_write(tpu_engine_t* engine, tpu_storage_t* storage, tpu_
         tpu_meta_intern_contiguous(meta->dtype, meta->rank, meta->sizes, &value_meta));
   }
   tpu_buffer_t* buffer = NULL;
+  int64_t begin = tpu_event_begin();
   TPU_RETURN_IF_ERROR(upload_content(engine, meta, src, &buffer));
+  tpu_event_end(TPU_EVENT_TO_DEVICE, begin, "write", size);
   tpui_lane_t* lane = NULL;
   const tpu_result_t written = {.storage = storage};
   const tpui_touch_t touch = {.result_count = 1, .results = &written};

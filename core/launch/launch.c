@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/events.h"
 #include "base/layout.h"
 #include "base/log.h"
 
@@ -225,7 +226,10 @@ bool tpu_job_run(tpu_job_t* job, tpu_status_t* out_error) {
     const tpu_step_t* step = &job->steps[job->next_step];
     int64_t begin = log ? tpu_clock_ns() : 0;
     bool ran;
+    int64_t event = tpu_event_begin();
     *out_error = tpu_job_run_step(job, step, TPU_JOB_DONATE, &ran);
+    tpu_event_end(step->host != NULL ? TPU_EVENT_HOST_STEP : TPU_EVENT_LAUNCH, event,
+                  tpu_op_info(step->op)->name, step->record_count);
     if (TPU_UNLIKELY(!ran)) return false;
     if (TPU_UNLIKELY(log)) log_step(job, step, begin);
     release_values(job, step);

@@ -10,6 +10,7 @@ import torch
 
 from torch_tpu import _C
 
+from . import compile_log as compile_log
 from . import nvtx
 from ._device import (  # PyTorch looks for the underscored ones
   _is_compiled,  # noqa: F401

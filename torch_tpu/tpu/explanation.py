@@ -24,8 +24,8 @@ class Explanation:
 
 def explain(fn, *args, **kwargs):
   """Calls ``fn(*args, **kwargs)`` once and says what that took: windows of operations and how they
-  were run, programs compiled, graphs of torch.compile and why some run call by call, graph breaks,
-  operations on the host, transfers with the line that asked for each.
+  were run, programs compiled and why, graphs of torch.compile and why some run call by call, graph
+  breaks, operations on the host, transfers with the line that asked for each.
 
   What was recorded before is launched first, and what the call recorded is run and waited for."""
   _C.synchronize()
@@ -55,6 +55,7 @@ def _snapshot():
     "engine": _C.engine_stats(),
     "compile": _C.compile_stats(),
     "windows": _window_counts(),
+    "reasons": _C.reasons(),
     "on_host": _C.fallback_stats(),
     "decomposed": {k: sum(v.values()) for k, v in _C.decomposition_stats().items()},
     "graph_breaks": dict(breaks),
@@ -91,6 +92,7 @@ def _describe(before, after, transfers):
     "launches": engine.get("launches", 0),
     "compiles": compiler.get("compiles", 0),
     "compile_seconds": compiler.get("compile_seconds", 0.0),
+    "reasons": _C.reasons(before["reasons"][0])[1],
     "loaded_from_disk": compiler.get("disk_hits", 0),
     "graphs": [
       {key: graph[key] for key in ("kind", "operations", "templates", "obstacle")}
@@ -122,6 +124,8 @@ def _lines(data):
       f"  window of {window['operations']} ({window['first']} ... {window['last']}): "
       f"{how}, {window['times']} x"
     )
+  for reason in data["reasons"]:
+    yield f"  programs made for {reason}"
   for graph in data["graphs"]:
     how = f"call by call: {graph['obstacle']}" if graph["obstacle"] else "replayed as a whole"
     yield f"  {graph['kind']} graph of {graph['operations']} calls: {how}"
