@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ranks import run_processes, run_ranks
-from support import has_modes
+from support import child_json, has_modes
 
 pytestmark = pytest.mark.skipif(not has_modes(), reason="about the tpu device")
 
@@ -49,3 +49,38 @@ def test_the_others_are_told_of_a_rank_that_is_gone(how):
   assert errors and all(error[0] == "DistBackendError" for error in errors)
   assert all("all_reduce(SUM) of Float[1000]" in error[1] for error in errors), errors
   assert ended[0] == "ended"
+
+
+FORMS = """
+import json, warnings
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+warnings.simplefilter("ignore")
+seen = {}
+forms = [{}, {"device_id": torch.device("tpu:0")}]
+names = "tpu_dist", "TPU_DIST", "tpu", "cpu:gloo,tpu:tpu_dist", "tpu:tpu_dist", "fake", "tpu:fake"
+for form in forms + [{"backend": name} for name in names]:
+  fake = "fake" in form.get("backend", "")
+  store, size = (FakeStore(), 8) if fake else (dist.HashStore(), 1)
+  dist.init_process_group(store=store, rank=0, world_size=size, **form)
+  x, objects = torch.ones(3, device="tpu"), [None]
+  dist.all_reduce(x)
+  if not fake:
+    dist.barrier()
+    dist.all_gather_object(objects, 5)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2).tpu())
+    model(x).sum().backward()
+  seen[str(form)] = [x.tolist(), objects, dist.get_world_size()]
+  dist.destroy_process_group()
+assert dist.is_backend_available("tpu_dist")
+print(json.dumps(seen))
+"""
+
+
+def test_every_form_of_a_group():
+  """Of one process, also without a name; DDP works in each. Fake ranks take tpu tensors."""
+  seen = child_json(FORMS)
+  assert len(seen) == 9
+  for form, found in seen.items():
+    fake = "fake" in form
+    assert found == [[1, 1, 1], [None] if fake else [5], 8 if fake else 1], form

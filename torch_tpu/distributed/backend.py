@@ -22,9 +22,10 @@ def install(torch):
   for name in NAMES:
     c10d.Backend.register_backend(name, _create, devices=["tpu"])
   # A group of fake ranks has no devices of its own: it takes all tensors.
-  fake = c10d.Backend.backend_capability.setdefault("fake", [])
-  if "tpu" not in fake:
-    fake.append("tpu")
+  after_import(
+    "torch.testing._internal.distributed.fake_pg",
+    lambda module: c10d.Backend.backend_capability["fake"].append("tpu"),
+  )
   c10d._new_process_group_helper = _naming_the_backend(c10d, c10d._new_process_group_helper)
   ddp = torch.nn.parallel.DistributedDataParallel
   ddp._check_comm_hook = _allowing_bfloat16(ddp._check_comm_hook)
