@@ -321,10 +321,8 @@ tpu_status_t tpui_variant_make(const tpui_plan_t* plan, const tpu_slot_t* slots,
 tpu_status_t tpui_plan_write(const tpui_planner_t* planner, const tpu_window_t* window,
                              const uint8_t* live, const uint8_t* external_dead,
                              const tpui_program_sink_t* sink) {
-  tpui_plan_cache_t cache = {0};
   tpui_plan_t* plan = NULL;
-  bool dropped;
-  TPU_RETURN_IF_ERROR(tpui_plan_add(&cache, window, 0, &plan, &dropped));
+  TPU_RETURN_IF_ERROR(tpui_plan_make(window, &plan));
   maker_t m = {
       .planner = planner, .window = plan->window, .external_dead = external_dead, .sink = sink};
   tpu_status_t status = tpui_variant_make(plan, window->slots, live, &m.variant);
@@ -333,7 +331,7 @@ tpu_status_t tpui_plan_write(const tpui_planner_t* planner, const tpu_window_t* 
     status = fill_variant(&m);
   }
   tpui_variant_free(m.variant);
-  tpui_plan_cache_clear(&cache);
+  tpui_plan_free(plan);
   return status;
 }
 
