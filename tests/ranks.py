@@ -12,7 +12,7 @@ from pathlib import Path
 from support import TESTS, child
 
 
-def run_processes(script, *args, size=2, timeout=240, env=None, expected=0):
+def run_processes(script, *args, size=2, timeout=500, env=None, expected=0):
   """Runs tests/scripts/<script>.py RANK SIZE STORE args as `size` ranks. Gives the completed
   processes; with `expected`, all must have ended with that exit code and said something."""
   path = TESTS / "scripts" / f"{script}.py"

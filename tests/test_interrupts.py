@@ -9,6 +9,7 @@ pytestmark = pytest.mark.skipif(not has_modes(), reason="needs a queue of launch
 
 CODE = """
 import os, signal, threading, time, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
 import torch_tpu._C as core
 a = torch.rand(512, 512, device="tpu") / 512
 start = torch.rand(512, 512, device="tpu")
@@ -60,6 +61,7 @@ def test_ctrl_c_ends_a_wait(wait):
 
 COMPILE = """
 import os, signal, threading, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import torch_tpu._C as core
 a = torch.rand(200, device="tpu")
 kept = torch.arange(4.0, device="tpu")

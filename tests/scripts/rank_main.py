@@ -24,7 +24,7 @@ class Rank:
       init_method=f"file://{store}",
       rank=rank,
       world_size=size,
-      timeout=timedelta(seconds=30),
+      timeout=timedelta(seconds=120),
     )
 
   def same(self, function, exact=True):
